@@ -6,14 +6,15 @@
 //! of each open zone.
 //!
 //! While an overlay exists the drive must not be changed by other means. If the drive loses power, it may lose blocks
-//! of which the overlay knows nothing: zone reports fail from then on.
+//! of which the overlay knows nothing: zone reports fail from then on. A ZRWA that the drive has lost without that is
+//! missing in the reports.
 
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     table::ZoneTable,
-    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
+    zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
     cell::RefCell,
@@ -29,6 +30,8 @@ pub struct Overlay {
     written: RefCell<OverlayState>,
     /// Power epoch of the drive at the report of its zones.
     power_epoch: Option<u64>,
+    /// Zones that had a ZRWA then.
+    with_zrwa: BTreeSet<ZoneIndex>,
 }
 
 /// The changes: with them, the drive as if it had carried out all commands.
@@ -48,6 +51,7 @@ impl Overlay {
     pub async fn over(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Overlay {
         let (geometry, power_epoch) = (device.geometry(), device.power_epoch());
         let done = device.submit(Command::Report { first: ZoneIndex(0), count: geometry.zones }).await;
+        let with_zrwa = done.zones.iter().filter(|info| info.zrwa).map(|info| info.zone).collect();
         let table = done.result.map(|()| {
             let mut table = ZoneTable::new(geometry);
             for mut info in done.zones {
@@ -65,7 +69,34 @@ impl Overlay {
         });
         let written = OverlayState { table, blocks: BTreeMap::new(), reset: BTreeSet::new() };
         let (runtime, slots) = (runtime.clone(), Rc::default());
-        Overlay { device, runtime, slots, written: written.into(), power_epoch }
+        Overlay { device, runtime, slots, written: written.into(), power_epoch, with_zrwa }
+    }
+
+    /// Answers a report with `zones`, the zones as the overlay knows them, of which some may have lost their ZRWAs since.
+    fn report(&self, mut zones: Vec<ZoneInfo>) -> Completion {
+        if self.device.power_epoch() != self.power_epoch {
+            return Completion::failed(DeviceError::PowerLost);
+        }
+        let mut held = zones.iter().map(|info| info.zone).filter(|zone| self.with_zrwa.contains(zone));
+        let Some(first) = held.next() else {
+            return Completion::ready(Done { zones, ..Done::ok() });
+        };
+        let count = held.last().unwrap_or(first).0 - first.0 + 1;
+        let now = self.device.submit(Command::Report { first, count });
+        let with_zrwa = self.with_zrwa.clone();
+        let (completer, completion) = self.slots.pair();
+        self.runtime.spawn(async move {
+            let now = now.await;
+            if let Err(error) = now.result {
+                return completer.complete(Done::error(error));
+            }
+            let kept = |zone: ZoneIndex| now.zones.iter().any(|info| info.zone == zone && info.zrwa);
+            for info in zones.iter_mut().filter(|info| with_zrwa.contains(&info.zone)) {
+                info.zrwa &= kept(info.zone);
+            }
+            completer.complete(Done { zones, ..Done::ok() });
+        });
+        completion
     }
 
     fn read(&self, lba: Lba, data: Buf, oob: Buf) -> Completion {
@@ -243,12 +274,9 @@ impl ZonedDevice for Overlay {
                 }
                 Completion::ready(Done { result: result.map(|_| ()), data, oob, lba, ..Done::ok() })
             }
-            Command::Report { .. } if self.device.power_epoch() != self.power_epoch => {
-                Completion::failed(DeviceError::PowerLost)
-            }
             Command::Report { first, count } => {
                 match written.table().and_then(|table| Ok(table.report(first, count)?)) {
-                    Ok(zones) => Completion::ready(Done { zones, ..Done::ok() }),
+                    Ok(zones) => self.report(zones),
                     Err(error) => Completion::failed(error),
                 }
             }
