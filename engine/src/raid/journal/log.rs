@@ -196,6 +196,9 @@ impl MetaLog {
         if self.context.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
             return self.write_beside(record);
         }
+        if self.ended.get() {
+            return Completion::failed(DeviceError::Gone);
+        }
         let (completer, completion) = self.context.slots.pair();
         self.live.borrow_mut().apply(&record, &self.context.layout);
         self.queue.borrow_mut().push_back((Some(record), sequence, completer));
@@ -216,6 +219,9 @@ impl MetaLog {
 
     /// Queues a checkpoint.
     pub fn renew(&self) -> Completion {
+        if self.ended.get() {
+            return Completion::failed(DeviceError::Gone);
+        }
         let (completer, completion) = self.context.slots.pair();
         self.queue.borrow_mut().push_back((None, 0, completer));
         self.work.open();
