@@ -31,6 +31,13 @@ struct Scene {
     end: u64,
 }
 
+impl Drop for Scene {
+    /// Tasks hold the array, and the array its drives.
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
 impl Scene {
     fn new(join: bool) -> Scene {
         let (runtime, rig) = (Runtime::new(), Rig::new());
