@@ -19,11 +19,12 @@ use crate::{
     device::{Command, Completer, Completion, DeviceError, Done, Geometry, Status, Zones},
     format::Uuid,
     raid::{
-        ArrayOptions, Drive, Tails,
+        ArrayOptions, Drive, PowerMark, Tails,
         error::{ArrayError, BadDrive, DriveFault, Note},
         geometry::Layout,
         maintain::{job, rebuild},
         parts::Raid,
+        power,
         recover::assemble::{self, ArrayLook, KnownEnds, look},
         run,
         status::{ArrayStatus, MemberState},
@@ -86,6 +87,8 @@ struct AssemblyInputs {
     tails: Option<Tails>,
     /// Ends of all zones as reported to the host.
     ends: Vec<Option<u64>>,
+    /// Power epochs of the drives at that time.
+    power: Vec<PowerMark>,
     behaviour: ArrayOptions,
 }
 
@@ -95,7 +98,7 @@ impl AssemblyInputs {
     }
 
     async fn look_at(&self, drives: Vec<Drive>) -> Result<ArrayLook, ArrayError> {
-        let known = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends };
+        let known = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends, power: &self.power };
         look(&self.runtime, drives, known, self.behaviour).await
     }
 
@@ -107,18 +110,36 @@ impl AssemblyInputs {
 
     /// Assembles the array on the drives themselves.
     async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
-        let mut without = self.look().await;
-        if without.as_ref().is_ok_and(ArrayLook::may_run_elsewhere) {
-            without?.claim().await?;
+        let (mut without, mut found) = (self.look().await, None);
+        if without.is_err() && !self.returned.is_empty() {
+            // Other members have gone meanwhile, and the parts of those that have returned are needed.
+            found = Some(self.look_again().await?);
+        }
+        let first = found.as_ref().or(without.as_ref().ok());
+        let claims = first.is_some_and(ArrayLook::may_run_elsewhere);
+        if claims {
+            match found.take() {
+                Some(found) => found.claim().await?,
+                None => without?.claim().await?,
+            }
             without = self.look().await;
         }
-        if self.returned.is_empty() {
-            return without?.carry_out().await;
-        }
-        let mut found = self.look_again().await?;
-        // An error: other members have gone meanwhile, and the parts of those that have returned are needed.
-        if let Ok(without) = without {
-            found.end_as(without);
+        let found = match found {
+            Some(found) => found,
+            None if self.returned.is_empty() => without?,
+            None => {
+                let mut found = self.look_again().await?;
+                if let Ok(without) = without
+                    && found.has_all_of(&without)
+                {
+                    found.end_as(without);
+                }
+                found
+            }
+        };
+        if claims {
+            // A third host may have claimed the array meanwhile.
+            found.check_fence().await?;
         }
         found.carry_out().await
     }
@@ -154,8 +175,15 @@ impl ArrayHandle {
         behaviour: ArrayOptions,
     ) -> Result<Rc<ArrayHandle>, ArrayError> {
         let (runtime, tails) = (runtime.clone(), tails.cloned());
-        let mut source =
-            AssemblyInputs { runtime, drives, returned: Vec::new(), tails, ends: Vec::new(), behaviour };
+        let mut source = AssemblyInputs {
+            runtime,
+            drives,
+            returned: Vec::new(),
+            tails,
+            ends: Vec::new(),
+            power: Vec::new(),
+            behaviour,
+        };
         let found = source.look().await?;
         let awaited = found.awaited();
         if awaited == 0 {
@@ -173,7 +201,7 @@ impl ArrayHandle {
         let known = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
         let raid =
             look(runtime, overlaid(runtime, drives).await, known, behaviour).await?.carry_out().await?;
-        source.ends = assemble::ends(&raid);
+        (source.ends, source.power) = (assemble::ends(&raid), power::power_marks(&raid));
         Ok(ArrayHandle::with(raid, Some(DeferredState::new(Some(source), assembly, awaited))))
     }
 
@@ -311,6 +339,7 @@ impl ArrayHandle {
                     source.runtime.spawn(async move { completer.complete(completion.await) });
                 }
                 before.membership.tell();
+                raid.membership.tell();
                 source.runtime.spawn(async move { run::end(&before).await });
             }
             Err(error) => {
@@ -390,11 +419,11 @@ impl ArrayHandle {
 
     /// Starts a command for the array.
     pub fn submit(self: &Rc<Self>, command: Command) -> Completion {
-        let held = self.held.borrow();
-        match &*held {
+        let state = self.held.borrow();
+        match &*state {
             Some(DeferredState { closed: true, .. }) => Completion::failed(DeviceError::Gone),
-            Some(_) if changes(&command) => {
-                drop(held);
+            Some(held) if changes(&command) || held.overtakes(&command) => {
+                drop(state);
                 self.hold_back(command)
             }
             Some(DeferredState { source: Some(_), .. }) => match command {
@@ -457,6 +486,11 @@ impl ArrayHandle {
 }
 
 impl DeferredState {
+    /// Whether a command that changes nothing would overtake one that waits, and which it may depend on.
+    fn overtakes(&self, command: &Command) -> bool {
+        matches!(command, Command::Close { .. }) && !self.waiting.is_empty()
+    }
+
     fn new(source: Option<AssemblyInputs>, assembly: u64, awaited: u32) -> DeferredState {
         DeferredState {
             source,

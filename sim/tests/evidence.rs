@@ -365,6 +365,45 @@ fn flush_commits_provisional_array() {
     }
 }
 
+/// Member 3 fails, and the host dies when only member 2 has heard of that. Member 2 returns to an array in deferred-write
+/// mode, which has used member 3 until then: the zones end as members 0 to 2 show, and their data is there.
+#[test]
+fn return_of_member_that_takes_another_one_out_keeps_data() {
+    for policy in Policy::ALL {
+        for (blocks, more) in (0..14).flat_map(|blocks| [(blocks, 1), (blocks, 5), (blocks, 14)]) {
+            let what = format!("{policy:?}: {blocks} and {more} blocks");
+            let mut scene = Scene::new(policy);
+            if blocks > 0 {
+                scene.write(0, 0, blocks);
+            }
+            let data = scene.data();
+            scene.rig.rule(move |drive, command| match command {
+                _ if drive == 3 => Act::Fail,
+                _ => Act::hold_if(drive != 2 && is_metadata(command, data)),
+            });
+            drop(scene.start_write(0, blocks, more));
+            scene.stop();
+            let there = scene.without(Some(2));
+            let array = Array::assemble_deferred(&scene.runtime, there, None, ArrayOptions::default());
+            let Ok(array) = run(&scene.runtime, array) else { continue };
+            scene.array = array;
+            if !scene.array.is_deferred() {
+                continue;
+            }
+            scene.check(0, blocks);
+            run(&scene.runtime, scene.array.complete(scene.drives[2].clone())).unwrap();
+            assert!(!scene.array.is_deferred(), "{what}");
+            let (state, tail) = wp(&scene.runtime, &scene.array, 0);
+            assert!(state != ZoneState::Offline && tail >= blocks, "{what}: {state:?} {tail}");
+            scene.check(0, tail);
+            scene.write(0, tail, 3);
+            scene.cut(|_| false);
+            scene.assemble(None);
+            scene.check(0, tail + 3);
+        }
+    }
+}
+
 /// A power cut leaves one member with write pointers, and takes the parity. When that member returns to an array in
 /// deferred-write mode, its zones stay as they were reported without it: empty. The checkpoints that name their resets
 /// are valid.

@@ -15,7 +15,7 @@
 use crate::{
     device::{Command, DeviceError, LASTING_EPOCH},
     raid::{
-        PowerMark, Tails, failures,
+        PowerMark, failures,
         geometry::{each, physical},
         io,
         parts::Raid,
@@ -89,13 +89,13 @@ pub fn power_marks(raid: &Raid) -> Vec<PowerMark> {
     each(raid.members.active()).filter_map(|member| power_mark(raid, member)).collect()
 }
 
-/// Members (bits) with a volatile cache that have lost power since a process left `tails`: writes that this process
-/// had acknowledged may be lost there. A drive that gives no evidence has kept power.
-pub fn cut_off_since(raid: &Raid, tails: &Tails) -> u32 {
+/// Members (bits) with a volatile cache that have lost power since these marks were noted: writes that were answered
+/// until then may be lost there. A drive that gives no evidence has kept power.
+pub fn cut_off_since(raid: &Raid, marks: &[PowerMark]) -> u32 {
     let is_cut_off = |member: &usize| {
         let volatile = raid.members.device(*member).is_some_and(|device| device.geometry().volatile_cache);
         let mark = power_mark(raid, *member).filter(|_| volatile);
-        let before = mark.and_then(|mark| tails.power.iter().find(|then| then.drive == mark.drive));
+        let before = mark.and_then(|mark| marks.iter().find(|then| then.drive == mark.drive));
         mark.zip(before).is_some_and(|(now, then)| now.epoch != then.epoch)
     };
     each(raid.members.active()).filter(is_cut_off).fold(0, |cut_off, member| cut_off | 1 << member)

@@ -4,7 +4,7 @@ use crate::{
     device::{Command, Status},
     format::{Uuid, lineage::Attempt, record::Record},
     raid::{
-        ArrayOptions, Drive, Tails,
+        ArrayOptions, Drive, PowerMark, Tails,
         change::Change,
         create::{array_geometry, check_drive},
         durable,
@@ -41,13 +41,15 @@ pub struct KnownEnds<'a> {
     /// Ends of zones as reported to the host, which may continue there, by zone; `None` and missing entries are
     /// unknown.
     pub ends: &'a [Option<u64>],
+    /// Power epochs of the drives when these ends were reported.
+    pub power: &'a [PowerMark],
 }
 
 /// Reads the metadata of `drives` and determines the verdict on each zone; writes nothing.
 pub async fn look(
     runtime: &Runtime,
     drives: Vec<Drive>,
-    KnownEnds { tails, ends }: KnownEnds<'_>,
+    known: KnownEnds<'_>,
     behaviour: ArrayOptions,
 ) -> Result<ArrayLook, ArrayError> {
     let found = decide_members(scan(runtime, drives).await?, behaviour.force)?;
@@ -56,7 +58,7 @@ pub async fn look(
     }
     let mut present = found.members.iter().flatten().map(|candidate| candidate.drive.device.geometry());
     let geometry = array_geometry(&found.superblock, present.any(|geometry| geometry.volatile_cache));
-    let tails = tails.filter(|tails| tails.assembly == found.superblock.assembly);
+    let tails = known.tails.filter(|tails| tails.assembly == found.superblock.assembly);
     if let Some(tails) = tails.filter(|tails| tails.blocks.len() != geometry.zones as usize) {
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(NoArray::Tails { zones, known }.into());
@@ -86,7 +88,7 @@ pub async fn look(
         raid.events.note(Event::Back { member, why: why.clone() });
         raid.members.say(member, why);
     }
-    let verdicts = judge_all(&raid, KnownEnds { tails, ends }, found.forced).await?;
+    let verdicts = judge_all(&raid, KnownEnds { tails, ..known }, found.forced).await?;
     Ok(ArrayLook { raid, verdicts, floor: found.floor, late: found.returned | found.undecided })
 }
 
@@ -127,10 +129,22 @@ impl ArrayLook {
         self.raid.membership.superblock().assembly
     }
 
+    /// Whether all drives that are in use in `other` are in use here.
+    pub fn has_all_of(&self, other: &ArrayLook) -> bool {
+        let (own, others) = (self.raid.membership.superblock(), other.raid.membership.superblock());
+        each(other.raid.members.active()).all(|member| {
+            self.raid.members.is_active(member) && own.members[member].uuid == others.members[member].uuid
+        })
+    }
+
     /// Makes every zone end where it ends in `without`, an inspection without some members that are present here. Where
     /// the verdicts differ, the parts of these members count as lost. A zone that is offline or read-only in `without`
     /// keeps the verdict of this inspection.
     pub fn end_as(&mut self, without: ArrayLook) {
+        assert!(
+            self.has_all_of(&without),
+            "an inspection that lacks members of another one takes over its verdicts"
+        );
         let raid = &self.raid;
         let absent = raid.members.active() & !without.raid.members.active();
         // Zone epochs that come from there are sequence numbers of that inspection.
@@ -243,6 +257,11 @@ impl ArrayLook {
         }
     }
 
+    /// Checks that no other host has claimed the array; see [`crate::array::Array::check_fence`].
+    pub async fn check_fence(&self) -> Result<(), ArrayError> {
+        run::check_fence(&self.raid).await
+    }
+
     /// The array, its zones and the copies to `filled` drives as they would be after assembly.
     pub async fn inspected(self, filled: &[Drive]) -> Result<ArrayInspection, ArrayError> {
         self.keep_what_counts()?;
@@ -264,20 +283,30 @@ impl ArrayLook {
     /// Carries out the verdicts on the drives, and starts the array. The caller calls [`rebuild::clear_leftovers`] when
     /// no other assembly reads the drives.
     pub async fn carry_out(self) -> Result<Rc<Raid>, ArrayError> {
+        let raid = self.raid.clone();
+        let carried_out = self.carry_out_on(&raid).await;
+        if carried_out.is_err() {
+            // Nothing may be written beside another attempt.
+            each(raid.members.active()).for_each(|member| raid.members.take_out(member));
+            run::end(&raid).await;
+        }
+        carried_out.map(|()| raid)
+    }
+
+    async fn carry_out_on(self, raid: &Rc<Raid>) -> Result<(), ArrayError> {
         self.keep_what_counts()?;
         self.load();
-        let ArrayLook { raid, verdicts, floor, late } = self;
-        let awaited = may_wait_for(&raid);
+        let ArrayLook { verdicts, floor, late, .. } = self;
+        let awaited = may_wait_for(raid);
         let (id, host) = (Uuid(raid.runtime.draw_id()), Uuid(raid.runtime.host().id));
         raid.membership.change(|superblock| superblock.runner = host);
-        renew(&raid, floor, late, Some(id)).await?;
-        run::start_members(&raid);
-        commit(&raid, id).await?;
+        renew(raid, floor, late, Some(id)).await?;
+        run::start_members(raid);
+        commit(raid, id).await?;
         for (zone, verdict) in verdicts {
-            repair::repair(&raid, zone, verdict, awaited).await?;
+            repair::repair(raid, zone, verdict, awaited).await?;
         }
-        end_assembly(&raid).await?;
-        Ok(raid)
+        end_assembly(raid).await
     }
 }
 
@@ -294,7 +323,7 @@ pub async fn assemble(
         found.claim().await?;
         found = look(runtime, drives, known, behaviour).await?;
         // A third host may have claimed the array meanwhile.
-        run::check_fence(&found.raid).await?;
+        found.check_fence().await?;
     }
     let raid = found.carry_out().await?;
     rebuild::clear_leftovers(&raid).await;
@@ -305,8 +334,7 @@ pub async fn assemble(
 /// them or are full on all present members.
 async fn judge_all(
     raid: &Raid,
-    KnownEnds { tails, ends }: KnownEnds<'_>,
-
+    KnownEnds { tails, ends, power }: KnownEnds<'_>,
     forced: u32,
 ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
     let mut reports = Vec::new();
@@ -337,7 +365,8 @@ async fn judge_all(
         failures::say_out(raid, role, note);
     }
     let awaited = may_wait_for(raid);
-    let cut_off = tails.map_or(0, |tails| power::cut_off_since(raid, tails));
+    let cut_off = tails.map_or(0, |tails| power::cut_off_since(raid, &tails.power));
+    let cut_off_since_told = power::cut_off_since(raid, power);
     let mut verdicts = Vec::new();
     for index in 0..raid.geometry.zones {
         let zone = ZoneIndex(index);
@@ -350,7 +379,10 @@ async fn judge_all(
             forget_logs_of(raid, unproven, index);
         }
         let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
-        if answered_blocks > 0 {
+        let mut told_end = ends.get(index as usize).copied().flatten();
+        let cut_off = if answered_blocks > 0 { cut_off } else { 0 }
+            | if told_end.is_some_and(|end| end > 0) { cut_off_since_told } else { 0 };
+        if answered_blocks > 0 || cut_off != 0 {
             // A member that lost power may have lost acknowledged blocks that were not durable, in parts not yet
             // full.
             let is_open = |m: &usize| {
@@ -361,10 +393,9 @@ async fn judge_all(
             match raid.members.are_enough(raid.members.active() & !record.lost & !lost) {
                 true => record.lost |= lost,
                 // More than parity covers: judged as after a power cut.
-                false => answered_blocks = 0,
+                false => (answered_blocks, told_end) = (0, None),
             }
         }
-        let told_end = ends.get(index as usize).copied().flatten();
         let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
         let verdict = worn::judge_worn(raid, &mut view).await.unwrap_or_else(Verdict::Offline);
         let refusal = match &verdict {
