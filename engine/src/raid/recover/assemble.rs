@@ -393,7 +393,10 @@ async fn judge_all(
             match raid.members.are_enough(raid.members.active() & !record.lost & !lost) {
                 true => record.lost |= lost,
                 // More than parity covers: judged as after a power cut.
-                false => (answered_blocks, told_end) = (0, None),
+                false => {
+                    answered_blocks = 0;
+                    told_end = None;
+                }
             }
         }
         let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
