@@ -401,6 +401,29 @@ fn format_constants_match_document() {
 }
 
 #[test]
+fn records_with_impossible_fields_name_first_of_them() {
+    let of = sane(4);
+    let absurd = |field, value| Err(Absurd { field, value });
+    let chunk = |chunk_blocks: u32| {
+        Record::Superblock(Box::new(Superblock { chunk_blocks, ..sane(4) })).check(10, &of)
+    };
+    assert_eq!(chunk(of.chunk_blocks), Ok(()));
+    // Neither a power of two nor, if it is one, too large.
+    for chunk_blocks in [of.chunk_blocks + 1, 1 << 31] {
+        assert_eq!(chunk(chunk_blocks), absurd("chunk blocks", chunk_blocks.into()));
+    }
+    let parity = |stripe, from, blocks: usize| {
+        let (epoch, data) = (1, Buf::zeroed(blocks * BLOCK));
+        Record::Parity(ParityRecord { zone: 0, index: 0, epoch, stripe, from, data }).check(10, &of)
+    };
+    let blocks = of.chunk_blocks as usize;
+    assert_eq!(parity(of.rows - 1, 0, blocks), Ok(()));
+    assert_eq!(parity(of.rows, 0, blocks), absurd("stripe", of.rows));
+    assert_eq!(parity(0, of.chunk_blocks, 0), absurd("from", of.chunk_blocks.into()));
+    assert_eq!(parity(0, 1, blocks), absurd("data bytes", (blocks * BLOCK) as u64));
+}
+
+#[test]
 fn superblock_enforces_minimum_members_per_raid_level() {
     let reads = |parities: u32, members: usize| {
         let superblock = Superblock { parities, ..sane(members) };

@@ -93,3 +93,15 @@ pub struct VolumeStatus {
     /// The error after which nothing can be written any more.
     pub failed: Option<DeviceError>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_blocks_of_all_kinds_are_amplification() {
+        let written = WrittenBlocks { user: 4, moved: 1, data: 5, headers: 3, map: 2, roots: 1, padding: 1 };
+        assert_eq!((written.blocks(), written.amplification()), (12, 3.0));
+        assert_eq!(WrittenBlocks::default().amplification(), 1.0);
+    }
+}

@@ -141,6 +141,7 @@ pub fn draw(workspace: &Path, start: &str, count: usize, seed: u64) -> anyhow::R
             if !file.starts_with(start)
                 || LEFT_OUT.iter().any(|left| file.starts_with(left))
                 || file.ends_with("tests.rs")
+                || file.contains("/tests/")
             {
                 continue;
             }
