@@ -26,7 +26,7 @@ use engine::{
 };
 use sim::simulator::{
     command_queue::CommandQueue,
-    layer::run_seeds,
+    layer::seeds::run_seeds,
     namespaces::{DeviceBelow, NamespaceModel, NamespaceSummary},
 };
 use std::{

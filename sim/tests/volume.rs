@@ -14,7 +14,7 @@ use engine::{
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::simulator::{
-    layer::run_seeds,
+    layer::seeds::run_seeds,
     volume::{DeviceBelow, VolumeModel, VolumeSummary},
 };
 use std::{

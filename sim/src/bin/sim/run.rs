@@ -6,7 +6,7 @@ use engine::raid::policy::Policy;
 use serde_json::json;
 use sim::simulator::{
     coverage::Ledger,
-    layer::{self, DeviceBelow, world::LayerModel},
+    layer::{DeviceBelow, seeds, world::LayerModel},
     layered::{Layer, LayeredMaker},
     namespaces::NamespaceModel,
     runner::{self, Outcome, Seeds, Summary},
@@ -305,7 +305,7 @@ impl Run {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
             }
-            let outcome = layer::replay::<M>(over, self.from, TraceMode::All);
+            let outcome = seeds::replay::<M>(over, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;
             let failure = outcome.failure.map(|failure| format!("seed {}: {failure}", self.from));
             print_lines(failure.as_slice())?;
@@ -314,7 +314,7 @@ impl Run {
         let end = self.from.checked_add(self.seeds).context("there are no seeds above 2^64 - 1")?;
         let progress = Progress::new(self.seeds);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
-        let summary = layer::run_seeds::<M>(over, self.from..end, jobs, &|| progress.advance());
+        let summary = seeds::run_seeds::<M>(over, self.from..end, jobs, &|| progress.advance());
         let seconds = progress.finish();
         let mut command = format!("sim run {option}");
         match over {
@@ -360,7 +360,7 @@ impl Run {
             print_lines(&lines)?;
         }
         if self.seeds == 1 && !summary.failures.is_empty() {
-            for line in layer::replay::<M>(over, self.from, TraceMode::Tail(TRACE_TAIL)).trace {
+            for line in seeds::replay::<M>(over, self.from, TraceMode::Tail(TRACE_TAIL)).trace {
                 eprintln!("{line}");
             }
         }

@@ -39,6 +39,13 @@ pub fn end_somehow<M: LayerModel>(world: &mut LayerWorld<M>) -> Result<(), Failu
     cut_power(world)
 }
 
+/// Ends the world, and recovers and judges the layer; in `cut_percent` of the recoveries the power is cut.
+pub fn end_and_recover<M: LayerModel>(world: &mut LayerWorld<M>, cut_percent: u64) -> Result<(), Failure> {
+    end_somehow(world)?;
+    recover(world, cut_percent)?;
+    M::judge(world)
+}
+
 /// Kills the process; the drives keep power.
 pub fn kill<M: LayerModel>(world: &mut LayerWorld<M>) {
     world.end_process();
@@ -77,7 +84,7 @@ pub fn recover<M: LayerModel>(world: &mut LayerWorld<M>, cut_percent: u64) -> Re
                 continue;
             }
         }
-        let up = world.wait(&up)?;
+        let up = step::wait(world, &up)?;
         if M::take_up(world, up)? {
             return Ok(());
         }
@@ -118,7 +125,7 @@ fn end_and_judge<M: LayerModel>(world: &mut LayerWorld<M>) -> Result<(), Failure
         for _ in 0..world.rng.below(MOST_MORE) {
             step::event(world, true)?;
         }
-        world.end_and_recover(0)?;
+        end_and_recover(world, 0)?;
     }
     Ok(())
 }
@@ -126,7 +133,7 @@ fn end_and_judge<M: LayerModel>(world: &mut LayerWorld<M>) -> Result<(), Failure
 /// Ends the process when nothing is outstanding, and flips a bit of the layer's metadata on one member, which must
 /// have no effect.
 fn end_damaged<M: LayerModel>(world: &mut LayerWorld<M>, rng: &mut Rng) -> Result<(), Failure> {
-    world.end_and_recover(0)?;
+    end_and_recover(world, 0)?;
     for _ in 0..rng.below(MOST_MORE) {
         step::event(world, true)?;
     }
@@ -151,7 +158,7 @@ fn end_hidden<M: LayerModel>(world: &mut LayerWorld<M>, rng: &mut Rng) -> Result
         let found = (world.drives(), world.left.take());
         let attached = world.start(attach(world.runtime.clone(), found, member, new));
         world.lost = None;
-        world.wait_in_order(&attached)?.map_err(Failure)?;
+        step::wait_in_order(world, &attached)?.map_err(Failure)?;
         world.bays[member] = bay;
         world.end_process();
         world.command_queue.kill(&mut world.rng);
@@ -163,6 +170,6 @@ fn end_hidden<M: LayerModel>(world: &mut LayerWorld<M>, rng: &mut Rng) -> Result
     world.counts.member_losses += 1;
     let names: Vec<String> = drives.iter().map(|drive| drive.name.clone()).collect();
     let asked = world.start(ask(world.runtime.clone(), drives, world.left.clone(), M::HIDDEN));
-    let asked = world.wait_in_order(&asked)?;
+    let asked = step::wait_in_order(world, &asked)?;
     asked.map_err(|why| Failure(format!("with {names:?}: {why}")))
 }

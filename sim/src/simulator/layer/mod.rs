@@ -1,16 +1,13 @@
 //! What the simulators of volumes and of namespaces share: the [`world`] of one layer on a drive or an array, its
-//! events ([`step`]), ends and recoveries ([`lifecycle`]); the device below, and playing seeds. A layer is a
+//! events ([`step`]), ends and recoveries ([`lifecycle`]), playing [`seeds`], and the device below. A layer is a
 //! [`world::LayerModel`].
 
 pub mod lifecycle;
+pub mod seeds;
 pub mod step;
 pub mod world;
 
-use super::{
-    runner::{each_seed, failure_of, quietly},
-    scenario::{GROUP_BLOCKS, draw_appends, level},
-    world::TraceMode,
-};
+use super::scenario::{GROUP_BLOCKS, draw_appends, level};
 use emu::rng::Rng;
 use engine::{
     adapt::sequence::Sequencer,
@@ -19,12 +16,7 @@ use engine::{
     raid::policy::Policy,
     runtime::Runtime,
 };
-use std::{
-    ops::Range,
-    rc::Rc,
-    sync::{Mutex, PoisonError},
-};
-use world::{LayerCounts, LayerModel, LayerWorld};
+use std::{ops::Range, rc::Rc};
 
 /// The device below a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,71 +85,4 @@ impl DeviceBelow {
 pub(super) fn sequenced(runtime: &Runtime, drives: &[Drive]) -> Result<Rc<dyn ZonedDevice>, String> {
     let drive = drives.first().ok_or("there is no drive")?;
     Ok(Rc::new(Sequencer::new(runtime, drive.device.clone())))
-}
-
-/// The result of one seed.
-#[derive(Clone, Debug)]
-pub struct LayerOutcome<C> {
-    pub seed: u64,
-    pub over: DeviceBelow,
-    pub counts: LayerCounts<C>,
-    /// The broken promise, or the panic.
-    pub failure: Option<String>,
-    pub trace: Vec<String>,
-}
-
-/// Results of many seeds.
-#[derive(Clone, Debug, Default)]
-pub struct LayerSummary<C> {
-    pub seeds: u64,
-    pub counts: LayerCounts<C>,
-    /// In order of their seeds.
-    pub failures: Vec<LayerOutcome<C>>,
-}
-
-/// Plays one seed.
-fn run_seed<M: LayerModel>(
-    over: Option<DeviceBelow>,
-    seed: u64,
-    tracing: TraceMode,
-) -> LayerOutcome<M::Counts> {
-    let mut rng = Rng::new(seed);
-    let (life, model) = M::draw(&mut rng, over);
-    let over = life.over;
-    let mut world = LayerWorld::new(life, model, rng, tracing);
-    let failure = failure_of(|| M::live(&mut world));
-    LayerOutcome { seed, over, counts: world.counts, failure, trace: world.trace.lines() }
-}
-
-/// Plays a seed again to get its trace.
-pub fn replay<M: LayerModel>(
-    over: Option<DeviceBelow>,
-    seed: u64,
-    tracing: TraceMode,
-) -> LayerOutcome<M::Counts> {
-    quietly(|| run_seed::<M>(over, seed, tracing))
-}
-
-/// Plays all `seeds` on `jobs` threads, and sums up the counters. `finished` is called after each seed.
-pub fn run_seeds<M: LayerModel>(
-    over: Option<DeviceBelow>,
-    seeds: Range<u64>,
-    jobs: usize,
-    finished: &(dyn Fn() + Sync),
-) -> LayerSummary<M::Counts> {
-    let total = Mutex::new(LayerSummary::default());
-    each_seed(seeds, jobs, &|seed| {
-        let outcome = run_seed::<M>(over, seed, TraceMode::Off);
-        let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-        total.seeds += 1;
-        total.counts.add(&outcome.counts, M::add);
-        if outcome.failure.is_some() {
-            total.failures.push(outcome);
-        }
-        drop(total);
-        finished();
-    });
-    let mut summary = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    summary.failures.sort_by_key(|failure| failure.seed);
-    summary
 }

@@ -53,8 +53,8 @@ pub fn event<M: LayerModel>(world: &mut LayerWorld<M>, working: bool) -> Result<
     Ok(true)
 }
 
-/// See [`LayerWorld::wait`].
-pub(super) fn wait<M: LayerModel, T>(
+/// Runs events until the result is available.
+pub fn wait<M: LayerModel, T>(
     world: &mut LayerWorld<M>,
     pending: &Pending<T, String>,
 ) -> Result<Result<T, String>, Failure> {
@@ -69,8 +69,8 @@ pub(super) fn wait<M: LayerModel, T>(
     Err(Failure(format!("still not done after {TOO_MANY_EVENTS} events")))
 }
 
-/// See [`LayerWorld::wait_in_order`].
-pub(super) fn wait_in_order<M: LayerModel, T>(
+/// As [`wait`], in order and without delays.
+pub fn wait_in_order<M: LayerModel, T>(
     world: &mut LayerWorld<M>,
     pending: &Pending<T, String>,
 ) -> Result<Result<T, String>, Failure> {

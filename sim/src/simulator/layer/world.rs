@@ -1,6 +1,6 @@
 //! The simulated world of a layer: drives, executor, load and the process, whatever the layer is.
 
-use super::{DeviceBelow, lifecycle, sequenced, step};
+use super::{DeviceBelow, sequenced};
 use crate::simulator::{
     command_queue::{Bay, CommandQueue},
     hidden::HiddenLayer,
@@ -319,22 +319,5 @@ impl<M: LayerModel> LayerWorld<M> {
             forks_left: 0,
             model: self.model.copy(),
         })
-    }
-
-    /// Runs events until the result is available.
-    pub fn wait<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
-        step::wait(self, pending)
-    }
-
-    /// As [`LayerWorld::wait`], in order and without delays.
-    pub fn wait_in_order<T>(&mut self, pending: &Pending<T, String>) -> Result<Result<T, String>, Failure> {
-        step::wait_in_order(self, pending)
-    }
-
-    /// Ends the process, and recovers and judges the layer; in `cut_percent` of the recoveries the power is cut.
-    pub fn end_and_recover(&mut self, cut_percent: u64) -> Result<(), Failure> {
-        lifecycle::end_somehow(self)?;
-        lifecycle::recover(self, cut_percent)?;
-        M::judge(self)
     }
 }

@@ -2,13 +2,13 @@
 
 use super::{
     load,
-    model::World,
+    model::NamespaceWorld,
     stack::{create, show},
 };
 use crate::simulator::{
     layer::{
         DeviceBelow,
-        lifecycle::{fork_if_due, recover},
+        lifecycle::{end_and_recover, fork_if_due, recover},
         step,
         world::LayerEnd,
     },
@@ -23,14 +23,14 @@ const FAILING_EVENTS: u64 = 100_000;
 ///
 /// # Errors
 /// The broken promise.
-pub(super) fn run(world: &mut World) -> Result<(), Failure> {
+pub(super) fn run(world: &mut NamespaceWorld) -> Result<(), Failure> {
     world.trace.note(|| format!("{:?} {:?}", world.life, world.model.scenario));
     let mut uuid = [0; 16];
     world.rng.fill(&mut uuid);
     let vzone_zones = world.model.scenario.vzone_zones;
     let (runtime, life) = (world.runtime.clone(), world.life.clone());
     let made = world.start(create(runtime, life, vzone_zones, world.drives(), uuid));
-    if let Err(why) = world.wait(&made)? {
+    if let Err(why) = step::wait(world, &made)? {
         // Such a small drive has no room for namespaces.
         return match why == VzoneError::TooSmall.to_string() {
             true => Ok(()),
@@ -53,7 +53,7 @@ pub(super) fn run(world: &mut World) -> Result<(), Failure> {
             step::event(world, true)?;
             fork_if_due(world)?;
         }
-        world.end_and_recover(world.life.cut_in_recovery_percent)?;
+        end_and_recover(world, world.life.cut_in_recovery_percent)?;
     }
     step::drain(world)?;
     // At the end, so that the life before it does not change.
@@ -66,7 +66,7 @@ pub(super) fn run(world: &mut World) -> Result<(), Failure> {
 
 /// Makes single commands of the drive fail. Every operation completes, those that succeed have taken effect, and
 /// all promised data is there after the next start.
-fn fail_now_and_then(world: &mut World) -> Result<(), Failure> {
+fn fail_now_and_then(world: &mut NamespaceWorld) -> Result<(), Failure> {
     (world.model.scenario.limits, world.model.scenario.reshapes, world.model.failing) = (false, false, true);
     let (events, mut broken) = (world.rng.below(world.life.work_events), 0);
     for event in 0..events {
@@ -87,10 +87,10 @@ fn fail_now_and_then(world: &mut World) -> Result<(), Failure> {
     if !world.model.ops.is_empty() {
         return Err(world.hang());
     }
-    world.end_and_recover(0)
+    end_and_recover(world, 0)
 }
 
-fn add_namespaces(world: &mut World) -> Result<(), Failure> {
+fn add_namespaces(world: &mut NamespaceWorld) -> Result<(), Failure> {
     let Some((namespaces, _)) = world.model.up.clone() else { return Ok(()) };
     for spec in world.model.scenario.namespaces.clone() {
         let (all, name, spec_zones) = (namespaces.clone(), spec.name.clone(), spec.zones);
@@ -101,7 +101,7 @@ fn add_namespaces(world: &mut World) -> Result<(), Failure> {
                 Err(error) => Err(error.to_string()),
             }
         });
-        if world.wait(&added)?.map_err(Failure)? {
+        if step::wait(world, &added)?.map_err(Failure)? {
             let tenant = world.model.expect_tenant(name);
             world.model.has(tenant, Some(spec_zones));
             world.counts.own.namespaces += 1;
@@ -112,7 +112,7 @@ fn add_namespaces(world: &mut World) -> Result<(), Failure> {
 }
 
 /// Checks every block of every tenant against the promises, and audits the allocation.
-pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
+pub(super) fn judge(world: &mut NamespaceWorld) -> Result<(), Failure> {
     audit(world)?;
     let Some((namespaces, list)) = world.model.up.clone() else { return Ok(()) };
     world.counts.judgements += 1;
@@ -140,8 +140,8 @@ pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
             let shown = world.start(show(namespace.clone(), index as u32));
             // Mostly in order and without delays.
             let shown = match world.rng.chance(1, 3) {
-                true => world.wait(&shown)?,
-                false => world.wait_in_order(&shown)?,
+                true => step::wait(world, &shown)?,
+                false => step::wait_in_order(world, &shown)?,
             };
             let (info, data) = shown.map_err(Failure)?;
             active += info.state.is_active() as u32;
@@ -161,7 +161,7 @@ pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
 }
 
 /// Checks the allocation.
-pub(super) fn audit(world: &mut World) -> Result<(), Failure> {
+pub(super) fn audit(world: &mut NamespaceWorld) -> Result<(), Failure> {
     let Some((namespaces, list)) = &world.model.up else { return Ok(()) };
     for namespace in list.iter().flatten() {
         world.counts.own.most_spares = world.counts.own.most_spares.max(namespace.status().spares as u64);

@@ -2,7 +2,7 @@
 //! checks of the results.
 
 use super::{
-    model::{MOST_TENANTS, World},
+    model::{MOST_TENANTS, NamespaceWorld},
     ops::{NamespaceOp, NamespaceOpKind, Place, Reshape, TenantQos},
     oracle::{NamespaceChange, NamespaceZone},
     scenario::draw_spec,
@@ -20,7 +20,7 @@ use engine::{
 };
 
 /// Submits a random operation.
-pub(super) fn issue(world: &mut World) {
+pub(super) fn issue(world: &mut NamespaceWorld) {
     let alone = world.model.limiting.is_none() && world.model.reshaping.is_none();
     if world.model.scenario.reshapes && alone && world.rng.chance(1, 30) {
         return reshape(world);
@@ -48,7 +48,13 @@ pub(super) fn issue(world: &mut World) {
     }
 }
 
-fn submit(world: &mut World, tenant: usize, kind: NamespaceOpKind, command: Command, seen: Vec<(u64, u64)>) {
+fn submit(
+    world: &mut NamespaceWorld,
+    tenant: usize,
+    kind: NamespaceOpKind,
+    command: Command,
+    seen: Vec<(u64, u64)>,
+) {
     let Some(namespace) = world.model.namespace(tenant) else { return };
     let completion = namespace.submit(command);
     world.counts.operations += 1;
@@ -58,7 +64,7 @@ fn submit(world: &mut World, tenant: usize, kind: NamespaceOpKind, command: Comm
 }
 
 /// Whether the zone is active, or another one may be.
-fn may_begin(world: &World, (tenant, zone): Place) -> bool {
+fn may_begin(world: &NamespaceWorld, (tenant, zone): Place) -> bool {
     let Some(namespace) = world.model.namespace(tenant) else { return false };
     let most = namespace.geometry().max_active as usize;
     let active = |zone: &NamespaceZone| zone.submitted() > 0 && zone.takes_writes();
@@ -66,7 +72,7 @@ fn may_begin(world: &World, (tenant, zone): Place) -> bool {
     world.model.zones[tenant][zone].submitted() > 0 || held < most
 }
 
-fn write(world: &mut World, place @ (tenant, index): Place) {
+fn write(world: &mut NamespaceWorld, place @ (tenant, index): Place) {
     let may = world.model.zones[tenant][index].takes_writes() && may_begin(world, place);
     let Some(namespace) = world.model.namespace(tenant).filter(|_| may) else { return };
     let geometry = namespace.geometry().clone();
@@ -91,7 +97,7 @@ fn write(world: &mut World, place @ (tenant, index): Place) {
     );
 }
 
-fn read(world: &mut World, place @ (tenant, index): Place) {
+fn read(world: &mut NamespaceWorld, place @ (tenant, index): Place) {
     let Some(namespace) = world.model.namespace(tenant) else { return };
     let geometry = namespace.geometry().clone();
     let zone = &world.model.zones[tenant][index];
@@ -104,12 +110,12 @@ fn read(world: &mut World, place @ (tenant, index): Place) {
     submit(world, tenant, kind, Command::read(lba, Buf::zeroed(blocks as usize * BLOCK)), Vec::new());
 }
 
-fn flush(world: &mut World, tenant: usize) {
+fn flush(world: &mut NamespaceWorld, tenant: usize) {
     let seen = world.model.zones[tenant].iter().map(|zone| (zone.promised(), zone.epoch)).collect();
     submit(world, tenant, NamespaceOpKind::Flush { tenant }, Command::Flush, seen);
 }
 
-fn change(world: &mut World, place @ (tenant, index): Place, change: NamespaceChange) {
+fn change(world: &mut NamespaceWorld, place @ (tenant, index): Place, change: NamespaceChange) {
     let zone = &mut world.model.zones[tenant][index];
     // Writes that fill a zone may have to complete before the zone counts as full.
     let sensible =
@@ -128,7 +134,7 @@ fn change(world: &mut World, place @ (tenant, index): Place, change: NamespaceCh
 }
 
 /// Changes the QoS of a tenant while all tenants work.
-fn limit(world: &mut World, tenant: usize) {
+fn limit(world: &mut NamespaceWorld, tenant: usize) {
     let Some((namespaces, _)) = world.model.up.clone() else { return };
     // Drawn from a copy of the generator, so that the rest of a life does not change.
     let mut extra = world.rng.clone();
@@ -147,7 +153,7 @@ fn limit(world: &mut World, tenant: usize) {
 }
 
 /// Checks a completed change of QoS.
-fn limited(world: &mut World) -> Result<(), Failure> {
+fn limited(world: &mut NamespaceWorld) -> Result<(), Failure> {
     let Some((tenant, limiting)) = world.model.limiting.take() else { return Ok(()) };
     let Some(result) = limiting.borrow_mut().take() else {
         world.model.limiting = Some((tenant, limiting));
@@ -164,7 +170,7 @@ fn limited(world: &mut World) -> Result<(), Failure> {
 }
 
 /// Adds, resizes or removes a namespace while all tenants work.
-fn reshape(world: &mut World) {
+fn reshape(world: &mut NamespaceWorld) {
     let Some((namespaces, _)) = world.model.up.clone() else { return };
     let there: Vec<usize> =
         (0..world.model.names.len()).filter(|t| world.model.sizes[*t].is_some()).collect();
@@ -204,7 +210,7 @@ fn reshape(world: &mut World) {
 }
 
 /// Checks a completed addition, resize or removal.
-fn reshaped(world: &mut World) -> Result<(), Failure> {
+fn reshaped(world: &mut NamespaceWorld) -> Result<(), Failure> {
     let answer = world.model.reshaping.as_ref().and_then(|pending| pending.borrow_mut().take());
     let Some((answer, reshape)) = answer.zip(world.model.reshape) else { return Ok(()) };
     world.trace.note(|| format!("ended: {reshape:?}: {answer:?}"));
@@ -228,7 +234,7 @@ fn reshaped(world: &mut World) -> Result<(), Failure> {
 }
 
 /// Checks all completed operations.
-pub(super) fn collect(world: &mut World) -> Result<(), Failure> {
+pub(super) fn collect(world: &mut NamespaceWorld) -> Result<(), Failure> {
     limited(world)?;
     reshaped(world)?;
     let mut at = 0;
@@ -244,7 +250,12 @@ pub(super) fn collect(world: &mut World) -> Result<(), Failure> {
     Ok(())
 }
 
-fn answered(world: &mut World, kind: NamespaceOpKind, seen: &[(u64, u64)], done: Done) -> Result<(), String> {
+fn answered(
+    world: &mut NamespaceWorld,
+    kind: NamespaceOpKind,
+    seen: &[(u64, u64)],
+    done: Done,
+) -> Result<(), String> {
     if world.model.failing && done.result.is_err() && may_fail(world, kind) {
         return Ok(());
     }
@@ -288,7 +299,7 @@ fn answered(world: &mut World, kind: NamespaceOpKind, seen: &[(u64, u64)], done:
 }
 
 /// Whether an operation may fail after an injected fault. A failed finish or reset may have been carried out.
-fn may_fail(world: &mut World, kind: NamespaceOpKind) -> bool {
+fn may_fail(world: &mut NamespaceWorld, kind: NamespaceOpKind) -> bool {
     if let NamespaceOpKind::Write { place: (tenant, index), .. } = kind {
         world.model.zones[tenant][index].failed = true;
     }
@@ -298,7 +309,7 @@ fn may_fail(world: &mut World, kind: NamespaceOpKind) -> bool {
 /// Makes a command of the drive fail soon: the next finish or flush, or the next write to a random zone, except
 /// those of the journal, without which nothing can continue. A move is tried three times, so only two writes fail,
 /// perhaps after the next start.
-pub(super) fn break_something(world: &mut World, number: u64) {
+pub(super) fn break_something(world: &mut NamespaceWorld, number: u64) {
     let bay = world.bays[0];
     if number < 2 && world.rng.chance(1, 2) {
         let zone = ZoneIndex(2 + world.rng.below(world.life.drive.zones as u64 - 2) as u32);

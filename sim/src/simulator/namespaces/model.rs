@@ -1,34 +1,19 @@
 //! Namespaces as the layer of a world: tenants, their load, and what is promised to them.
 
 use super::{
-    lifecycle, load,
-    ops::{NamespaceOp, NamespaceOpKind, Reshape, TenantQos},
+    ops::{NamespaceOp, Reshape, TenantQos},
     oracle::NamespaceZone,
-    scenario::{NamespaceScenario, draw},
-    stack::bring_up,
+    scenario::NamespaceScenario,
 };
-use crate::simulator::{
-    hidden::HiddenLayer,
-    layer::{
-        DeviceBelow,
-        lifecycle::cut_power,
-        step,
-        world::{LayerModel, LayerWorld, Life},
-    },
-    world::{Failure, Pending},
-};
-use emu::rng::Rng;
-use engine::vzone::{Namespace, NamespaceOptions, Namespaces, VzoneError};
+use crate::simulator::{layer::world::LayerWorld, world::Pending};
+use engine::vzone::{Namespace, Namespaces, VzoneError};
 use std::{cell::Cell, rc::Rc};
 
-pub(super) type World = LayerWorld<NamespaceModel>;
+pub(super) type NamespaceWorld = LayerWorld<NamespaceModel>;
 
 /// Most tenants of a life, and most zones of one: block stamps contain both numbers.
 pub(super) const MOST_TENANTS: usize = 14;
 const MOST_ZONES: u32 = 16;
-
-/// Number of events between two audits of the allocation.
-const AUDIT_EVERY: u64 = 8;
 
 /// Counters of the namespaces, to show that runs reach the relevant cases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +53,7 @@ pub struct NamespaceModel {
 }
 
 impl NamespaceModel {
-    fn new(scenario: NamespaceScenario) -> NamespaceModel {
+    pub(super) fn new(scenario: NamespaceScenario) -> NamespaceModel {
         NamespaceModel {
             scenario,
             clock: Rc::new(Cell::new(1_000_000)),
@@ -118,122 +103,5 @@ impl NamespaceModel {
 
     pub(super) fn namespace(&self, tenant: usize) -> Option<&Namespace> {
         self.up.as_ref()?.1.get(tenant)?.as_ref()
-    }
-}
-
-impl LayerModel for NamespaceModel {
-    type Counts = NamespaceCounts;
-    type Up = Namespaces;
-
-    const HIDDEN: HiddenLayer = HiddenLayer::Namespaces;
-    const RECOVERY_EVENTS: u64 = 150;
-    const TICKS: bool = true;
-
-    fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, NamespaceModel) {
-        let (life, scenario) = draw(rng, over);
-        (life, NamespaceModel::new(scenario))
-    }
-
-    fn add(counts: &mut NamespaceCounts, other: &NamespaceCounts) {
-        counts.namespaces += other.namespaces;
-        counts.reshapes += other.reshapes;
-        counts.moved_groups += other.moved_groups;
-        counts.most_spares = counts.most_spares.max(other.most_spares);
-    }
-
-    fn live(world: &mut World) -> Result<(), Failure> {
-        lifecycle::run(world)
-    }
-
-    fn is_up(&self) -> bool {
-        self.up.is_some()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.ops.len()
-    }
-
-    fn describe(&self) -> String {
-        let ops: Vec<NamespaceOpKind> = self.ops.iter().map(|op| op.kind).collect();
-        format!("{ops:?}")
-    }
-
-    fn is_idle(&self) -> bool {
-        self.ops.is_empty() && self.limiting.is_none() && self.reshaping.is_none()
-    }
-
-    fn pass_time(&mut self, rng: &mut Rng) {
-        self.clock.set(self.clock.get() + rng.below(40));
-    }
-
-    fn tick(&mut self) {
-        if let Some((namespaces, _)) = &self.up {
-            namespaces.tick();
-        }
-    }
-
-    fn issue(world: &mut World) {
-        load::issue(world);
-    }
-
-    fn collect(world: &mut World) -> Result<(), Failure> {
-        load::collect(world)?;
-        match world.trace.event.is_multiple_of(AUDIT_EVERY) {
-            true => lifecycle::audit(world),
-            false => Ok(()),
-        }
-    }
-
-    fn check(world: &mut World) -> Result<(), Failure> {
-        lifecycle::audit(world)
-    }
-
-    fn forget(world: &mut World) {
-        if let Some((namespaces, _)) = world.model.up.take() {
-            world.counts.own.moved_groups += namespaces.moved_groups();
-        }
-        world.model.ops.clear();
-        world.model.limiting = None;
-        world.model.reshaping = None;
-    }
-
-    fn bring_up(world: &mut World) -> Pending<Namespaces, String> {
-        let clock = world.model.clock.clone();
-        let behaviour = NamespaceOptions {
-            clock: Rc::new(move || clock.get()),
-            patience_us: world.model.scenario.patience_us,
-            admission: true,
-        };
-        world.start(bring_up(world.runtime.clone(), world.life.over, world.drives(), behaviour))
-    }
-
-    fn take_up(world: &mut World, up: Result<Namespaces, String>) -> Result<bool, Failure> {
-        let namespaces = up.map_err(|why| Failure(format!("namespaces do not come up again: {why}")))?;
-        world.model.up = Some((namespaces, Vec::new()));
-        world.model.list_namespaces();
-        Ok(true)
-    }
-
-    fn judge(world: &mut World) -> Result<(), Failure> {
-        lifecycle::judge(world)
-    }
-
-    fn end_at_rest(world: &mut World) -> Result<(), Failure> {
-        step::drain(world)?;
-        cut_power(world)
-    }
-
-    fn copy(&self) -> NamespaceModel {
-        NamespaceModel {
-            clock: Rc::new(Cell::new(self.clock.get())),
-            zones: self.zones.clone(),
-            names: self.names.clone(),
-            sizes: self.sizes.clone(),
-            limits: self.limits.clone(),
-            reshape: self.reshape,
-            busy: self.busy.clone(),
-            writes: self.writes,
-            ..NamespaceModel::new(self.scenario.clone())
-        }
     }
 }

@@ -4,7 +4,7 @@
 use super::{
     helpers::Helpers,
     load,
-    model::{VolumeOp, VolumeOpKind, World},
+    model::{VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::VolumeOracle,
     stack::create,
 };
@@ -12,7 +12,7 @@ use crate::simulator::{
     command_queue::Fault,
     layer::{
         DeviceBelow,
-        lifecycle::{fork_if_due, recover},
+        lifecycle::{end_and_recover, fork_if_due, recover},
         step,
         world::LayerEnd,
     },
@@ -42,13 +42,13 @@ const TOO_MANY_STEPS: u64 = 100_000;
 ///
 /// # Errors
 /// The broken promise.
-pub(super) fn run(world: &mut World) -> Result<(), Failure> {
+pub(super) fn run(world: &mut VolumeWorld) -> Result<(), Failure> {
     world.trace.note(|| format!("{:?} {:?}", world.life, world.model.scenario));
     let mut uuid = [0; 16];
     world.rng.fill(&mut uuid);
     let (runtime, life, scenario) = (world.runtime.clone(), world.life.clone(), world.model.scenario.clone());
     let made = world.start(create(runtime, life, scenario, world.drives(), uuid));
-    world.wait(&made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
+    step::wait(world, &made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
     world.end_process();
     recover(world, 0)?;
     world.model.oracle = VolumeOracle::new(world.model.volume.as_ref().map_or(0, Volume::blocks));
@@ -66,24 +66,24 @@ pub(super) fn run(world: &mut World) -> Result<(), Failure> {
         if round == 0 && world.rng.chance(1, 4) {
             stop(world)?;
         }
-        world.end_and_recover(world.life.cut_in_recovery_percent)?;
+        end_and_recover(world, world.life.cut_in_recovery_percent)?;
     }
     step::drain(world)
 }
 
 /// Whether commands of a bare drive are made to fail; above an array the array would handle such errors.
-pub(super) fn may_fail(world: &World) -> bool {
+pub(super) fn may_fail(world: &VolumeWorld) -> bool {
     world.model.scenario.fault_rarity > 0 && world.life.over == DeviceBelow::Drive
 }
 
-fn strike(world: &mut World) {
+fn strike(world: &mut VolumeWorld) {
     if may_fail(world) && world.rng.chance(1, world.model.scenario.fault_rarity) {
         arm(world);
     }
 }
 
 /// Makes a command of the drive fail, or wears out one of its zones.
-pub(super) fn arm(world: &mut World) {
+pub(super) fn arm(world: &mut VolumeWorld) {
     world.model.struck = true;
     let late = world.rng.chance(1, 2);
     let fault = match world.rng.below(5) {
@@ -103,7 +103,7 @@ pub(super) fn arm(world: &mut World) {
     world.command_queue.set_fault(world.bays[0], fault);
 }
 
-fn stop(world: &mut World) -> Result<(), Failure> {
+fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
     step::drain(world)?;
     if world.model.struck {
         return Ok(());
@@ -111,11 +111,11 @@ fn stop(world: &mut World) -> Result<(), Failure> {
     let Some(volume) = world.model.volume.clone() else { return Ok(()) };
     world.trace.note(|| "the volume is stopped".into());
     let stopped = world.start(async move { volume.stop().await.map_err(|e| e.to_string()) });
-    world.wait(&stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
+    step::wait(world, &stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
 }
 
 /// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
-pub(super) fn take_up(world: &mut World, up: Result<Volume, String>) -> Result<bool, Failure> {
+pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Result<bool, Failure> {
     if world.model.struck_in_recovery
         && let Err(why) = &up
     {
@@ -135,7 +135,7 @@ pub(super) fn take_up(world: &mut World, up: Result<Volume, String>) -> Result<b
 }
 
 /// Switches compression on or off occasionally; existing data stays as it is.
-fn choose_codec(world: &mut World) -> Result<(), Failure> {
+fn choose_codec(world: &mut VolumeWorld) -> Result<(), Failure> {
     let Some(volume) = world.model.volume.clone().filter(|_| world.model.scenario.codec.is_some()) else {
         return Ok(());
     };
@@ -148,11 +148,11 @@ fn choose_codec(world: &mut World) -> Result<(), Failure> {
     let unit = *world.rng.clone().pick(&units);
     world.trace.note(|| format!("what is written from now on is compressed: {codec:?} {unit:?}"));
     let chosen = world.start(async move { volume.compress(codec, unit).await.map_err(|e| e.to_string()) });
-    world.wait(&chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
+    step::wait(world, &chosen)?.map_err(|why| Failure(format!("compression is not changed: {why}")))
 }
 
 /// Checks every block against the promises, and audits the zones' live counts against the map.
-pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
+pub(super) fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
     let Some(volume) = world.model.volume.clone() else { return Ok(()) };
     world.counts.judgements += 1;
     let blocks = volume.blocks();
@@ -168,7 +168,7 @@ pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
         volume.audit().await?;
         Ok(all)
     });
-    let all = world.wait_in_order(&all)?.map_err(Failure)?;
+    let all = step::wait_in_order(world, &all)?.map_err(Failure)?;
     world.model.oracle.recovered(world.end, &all).map_err(Failure)?;
     world.end = LayerEnd::Kill;
     check_status(world)?;
@@ -176,7 +176,7 @@ pub(super) fn judge(world: &mut World) -> Result<(), Failure> {
 }
 
 /// Compares the status after a recovery with the blocks that were read.
-fn check_status(world: &World) -> Result<(), Failure> {
+fn check_status(world: &VolumeWorld) -> Result<(), Failure> {
     let Some(status) = world.model.status() else { return Ok(()) };
     let mapped = world.model.oracle.may_be_mapped();
     let is_at_rest = (status.waiting, status.refused, status.failed) == (0, 0, None);
@@ -188,7 +188,7 @@ fn check_status(world: &World) -> Result<(), Failure> {
 }
 
 /// Checks that the volume's zones are the only active ones of a bare drive, which may limit active zones.
-fn check_active(world: &World) -> Result<(), Failure> {
+fn check_active(world: &VolumeWorld) -> Result<(), Failure> {
     let Some(status) = world.model.status().filter(|status| !status.collects) else { return Ok(()) };
     let ssd = world.command_queue.ssd(world.bays[0]);
     let is_active = |zone: &u32| ssd.zones().info(ZoneIndex(*zone)).state.is_active();
@@ -201,7 +201,7 @@ fn check_active(world: &World) -> Result<(), Failure> {
 }
 
 /// Writes as many blocks as fit.
-fn fill_up(world: &mut World) -> Result<(), Failure> {
+fn fill_up(world: &mut VolumeWorld) -> Result<(), Failure> {
     let Some(status) = world.model.status() else { return Ok(()) };
     let blocks = status.blocks.min(status.usable);
     for at in (0..blocks).step_by(FILLED_AT_ONCE as usize) {
@@ -227,7 +227,7 @@ fn is_unanswered(ops: &[VolumeOp]) -> bool {
 }
 
 /// Runs tasks until none is ready, since devices are polled only then.
-pub(super) fn settle(world: &mut World) -> Result<(), Failure> {
+pub(super) fn settle(world: &mut VolumeWorld) -> Result<(), Failure> {
     world.ready = false;
     match (0..TOO_MANY_STEPS).any(|_| !world.runtime.step()) {
         true => Ok(()),

@@ -1,7 +1,7 @@
 //! Load of a volume: submits operations, and checks every completion.
 
 use super::{
-    model::{Answer, VolumeOp, VolumeOpKind, World},
+    model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::fill,
 };
 use crate::simulator::world::Failure;
@@ -14,7 +14,7 @@ use engine::{
 const PAGE_BLOCKS: u64 = 672;
 
 /// Draws the first block and the size of an operation.
-fn draw_range(world: &mut World, most: u64) -> (u64, u64) {
+fn draw_range(world: &mut VolumeWorld, most: u64) -> (u64, u64) {
     let blocks = 1 + world.rng.below(most.min(world.model.oracle.blocks()));
     if world.model.scenario.load.crosses && blocks < PAGE_BLOCKS && world.rng.chance(1, 2) {
         let pages = world.model.oracle.blocks() / PAGE_BLOCKS;
@@ -27,7 +27,7 @@ fn draw_range(world: &mut World, most: u64) -> (u64, u64) {
 }
 
 /// Submits an operation.
-pub(super) fn issue(world: &mut World) {
+pub(super) fn issue(world: &mut VolumeWorld) {
     let load = world.model.scenario.load.clone();
     let weights = [load.write, load.read, load.discard, load.flush];
     let kind = world.rng.weighted(&weights);
@@ -50,7 +50,7 @@ pub(super) fn issue(world: &mut World) {
     begin(world, kind);
 }
 
-pub(super) fn begin(world: &mut World, kind: VolumeOpKind) {
+pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
     let Some(volume) = world.model.volume.clone() else { return };
     world.counts.operations += 1;
     let answer = Answer::default();
@@ -96,7 +96,7 @@ pub(super) fn begin(world: &mut World, kind: VolumeOpKind) {
 }
 
 /// Judges the completed operations.
-pub(super) fn collect(world: &mut World) -> Result<(), Failure> {
+pub(super) fn collect(world: &mut VolumeWorld) -> Result<(), Failure> {
     let mut at = 0;
     while at < world.model.ops.len() {
         let answer = world.model.ops[at].answer.borrow_mut().take();
@@ -115,7 +115,7 @@ pub(super) fn collect(world: &mut World) -> Result<(), Failure> {
 }
 
 fn answered(
-    world: &mut World,
+    world: &mut VolumeWorld,
     kind: VolumeOpKind,
     begun: u64,
     mapped: u64,

@@ -1,22 +1,7 @@
 //! A volume as the layer of a world: its load, and what is promised about its blocks.
 
-use super::{
-    lifecycle, load,
-    oracle::VolumeOracle,
-    scenario::{VolumeScenario, draw},
-    stack::bring_up,
-};
-use crate::simulator::{
-    hidden::HiddenLayer,
-    layer::{
-        DeviceBelow,
-        lifecycle::kill,
-        step,
-        world::{LayerModel, LayerWorld, Life},
-    },
-    world::{Failure, Pending},
-};
-use emu::rng::Rng;
+use super::{oracle::VolumeOracle, scenario::VolumeScenario};
+use crate::simulator::layer::world::LayerWorld;
 use engine::{
     array::Tails,
     buf::Buf,
@@ -25,10 +10,7 @@ use engine::{
 };
 use std::{cell::RefCell, rc::Rc};
 
-pub(super) type World = LayerWorld<VolumeModel>;
-
-/// Events after which no command is outstanding any more.
-const QUIET_EVENTS: u64 = 20_000;
+pub(super) type VolumeWorld = LayerWorld<VolumeModel>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeOpKind {
@@ -77,7 +59,7 @@ pub struct VolumeModel {
 }
 
 impl VolumeModel {
-    fn new(scenario: VolumeScenario) -> VolumeModel {
+    pub(super) fn new(scenario: VolumeScenario) -> VolumeModel {
         VolumeModel {
             scenario,
             volume: None,
@@ -92,121 +74,5 @@ impl VolumeModel {
 
     pub(super) fn status(&self) -> Option<VolumeStatus> {
         self.volume.as_ref().map(Volume::status)
-    }
-}
-
-impl LayerModel for VolumeModel {
-    type Counts = VolumeCounts;
-    type Up = Volume;
-
-    const HIDDEN: HiddenLayer = HiddenLayer::Volume;
-    const RECOVERY_EVENTS: u64 = 300;
-    const TICKS: bool = false;
-
-    fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeModel) {
-        let (life, scenario) = draw(rng, over);
-        (life, VolumeModel::new(scenario))
-    }
-
-    fn add(counts: &mut VolumeCounts, other: &VolumeCounts) {
-        counts.collected_zones += other.collected_zones;
-        counts.checkpoints += other.checkpoints;
-        counts.discarded += other.discarded;
-        counts.refusals += other.refusals;
-    }
-
-    fn live(world: &mut World) -> Result<(), Failure> {
-        lifecycle::run(world)
-    }
-
-    fn is_up(&self) -> bool {
-        self.volume.is_some()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.ops.len()
-    }
-
-    fn describe(&self) -> String {
-        let ops: Vec<VolumeOpKind> = self.ops.iter().map(|op| op.kind).collect();
-        format!("{ops:?}; {:?}", self.status())
-    }
-
-    fn run_task(world: &mut World) -> Result<(), Failure> {
-        if world.rng.chance(1, 100) {
-            return lifecycle::settle(world);
-        }
-        world.ready = world.runtime.step();
-        Ok(())
-    }
-
-    fn issue(world: &mut World) {
-        load::issue(world);
-    }
-
-    fn collect(world: &mut World) -> Result<(), Failure> {
-        load::collect(world)
-    }
-
-    fn check(world: &mut World) -> Result<(), Failure> {
-        match world.model.status().filter(|status| status.unreadable_zones > 0) {
-            Some(status) if !world.model.struck => {
-                Err(Failure(format!("nothing has failed, and zones cannot be collected: {status:?}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn tails(&self) -> Option<Tails> {
-        Some(self.tails.borrow().clone())
-    }
-
-    fn forget(world: &mut World) {
-        if let Some(volume) = world.model.volume.take() {
-            let status = volume.status();
-            world.counts.own.collected_zones += status.collected_zones;
-            world.counts.own.checkpoints += status.checkpoints;
-            world.counts.own.discarded += status.discarded;
-        }
-        world.model.ops.clear();
-        world.model.struck = false;
-        world.command_queue.clear_fault(world.bays[0]);
-    }
-
-    fn bring_up(world: &mut World) -> Pending<Volume, String> {
-        world.model.struck_in_recovery = lifecycle::may_fail(world) && world.rng.chance(1, 8);
-        if world.model.struck_in_recovery {
-            lifecycle::arm(world);
-        }
-        let (runtime, over) = (world.runtime.clone(), world.life.over);
-        let tails = (world.left.clone(), world.model.tails.clone());
-        world.start(bring_up(runtime, over, world.drives(), world.model.scenario.behaviour, tails))
-    }
-
-    fn take_up(world: &mut World, up: Result<Volume, String>) -> Result<bool, Failure> {
-        lifecycle::take_up(world, up)
-    }
-
-    fn judge(world: &mut World) -> Result<(), Failure> {
-        lifecycle::judge(world)
-    }
-
-    fn end_at_rest(world: &mut World) -> Result<(), Failure> {
-        for _ in 0..QUIET_EVENTS {
-            if !step::event(world, false)? {
-                break;
-            }
-        }
-        kill(world);
-        Ok(())
-    }
-
-    fn copy(&self) -> VolumeModel {
-        VolumeModel {
-            oracle: self.oracle.clone(),
-            tails: Rc::new(RefCell::new(self.tails.borrow().clone())),
-            worn: self.worn,
-            ..VolumeModel::new(self.scenario.clone())
-        }
     }
 }
