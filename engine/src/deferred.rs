@@ -108,40 +108,26 @@ impl AssemblyInputs {
         self.look_at(self.drives.iter().chain(returned).cloned().collect()).await
     }
 
+    /// Inspects the drives for the assembly that writes. Zones end as they did without the members that have returned,
+    /// unless other members have gone meanwhile: then the parts of those that have returned are needed.
+    async fn look_to_begin(&self) -> Result<ArrayLook, ArrayError> {
+        let without = self.look().await;
+        if self.returned.is_empty() {
+            return without;
+        }
+        let mut found = self.look_again().await?;
+        if let Ok(without) = without
+            && found.has_all_of(&without)
+        {
+            found.end_as(without);
+        }
+        Ok(found)
+    }
+
     /// Assembles the array on the drives themselves.
     async fn assemble(&self) -> Result<Rc<Raid>, ArrayError> {
-        let (mut without, mut found) = (self.look().await, None);
-        if without.is_err() && !self.returned.is_empty() {
-            // Other members have gone meanwhile, and the parts of those that have returned are needed.
-            found = Some(self.look_again().await?);
-        }
-        let first = found.as_ref().or(without.as_ref().ok());
-        let claims = first.is_some_and(ArrayLook::may_run_elsewhere);
-        if claims {
-            match found.take() {
-                Some(found) => found.claim().await?,
-                None => without?.claim().await?,
-            }
-            without = self.look().await;
-        }
-        let found = match found {
-            Some(found) => found,
-            None if self.returned.is_empty() => without?,
-            None => {
-                let mut found = self.look_again().await?;
-                if let Ok(without) = without
-                    && found.has_all_of(&without)
-                {
-                    found.end_as(without);
-                }
-                found
-            }
-        };
-        if claims {
-            // A third host may have claimed the array meanwhile.
-            found.check_fence().await?;
-        }
-        found.carry_out().await
+        let found = self.look_to_begin().await?;
+        found.claim_and_carry_out(async || self.look_to_begin().await).await
     }
 }
 
@@ -187,10 +173,7 @@ impl ArrayHandle {
         let found = source.look().await?;
         let awaited = found.awaited();
         if awaited == 0 {
-            let raid = match found.may_run_elsewhere() {
-                true => source.assemble().await?,
-                false => found.carry_out().await?,
-            };
+            let raid = found.claim_and_carry_out(async || source.look().await).await?;
             rebuild::clear_leftovers(&raid).await;
             return Ok(ArrayHandle::new(raid));
         }

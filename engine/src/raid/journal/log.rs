@@ -196,14 +196,7 @@ impl MetaLog {
         if self.context.log_step >= LogStep::Unsequenced && matches!(record, Record::Parity(_)) {
             return self.write_beside(record);
         }
-        if self.ended.get() {
-            return Completion::failed(DeviceError::Gone);
-        }
-        let (completer, completion) = self.context.slots.pair();
-        self.live.borrow_mut().apply(&record, &self.context.layout);
-        self.queue.borrow_mut().push_back((Some(record), sequence, completer));
-        self.work.open();
-        completion
+        self.enqueue(Some(record), sequence)
     }
 
     /// Writes partial parity at once, without waiting for other records of the log; for measurements ([`LogStep`]).
@@ -219,11 +212,19 @@ impl MetaLog {
 
     /// Queues a checkpoint.
     pub fn renew(&self) -> Completion {
+        self.enqueue(None, 0)
+    }
+
+    /// Queues a record or, without one, a checkpoint. A log that has ended takes neither.
+    fn enqueue(&self, record: Option<Record>, sequence: u64) -> Completion {
         if self.ended.get() {
             return Completion::failed(DeviceError::Gone);
         }
+        if let Some(record) = &record {
+            self.live.borrow_mut().apply(record, &self.context.layout);
+        }
         let (completer, completion) = self.context.slots.pair();
-        self.queue.borrow_mut().push_back((None, 0, completer));
+        self.queue.borrow_mut().push_back((record, sequence, completer));
         self.work.open();
         completion
     }

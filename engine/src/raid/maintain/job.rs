@@ -1,9 +1,10 @@
 //! Runs a rebuild or a copy as a task, which comes to an orderly end if the future that waits for it is dropped.
 //!
 //! The future of the caller can be dropped at any moment: with commands in flight, with a zone paused, or while a new
-//! drive takes over. Work that stopped there would leave that behind, and a command that is carried out late would
-//! overwrite what is written in the meantime. So the future only waits for the task. If the future is dropped, the task
-//! stops at the places where it stops for the reset of a zone; the next job begins when the task has ended.
+//! drive takes over. A job that ended there would leave the zone paused or the takeover half done, and its commands in
+//! flight, carried out late, could overwrite newer data. So the job is a task, and the caller's future waits for its
+//! result. If that future is dropped, the task ends at the next point at which a reset of a zone could stop it; the next
+//! job begins after that.
 
 use crate::{
     raid::{parts::Raid, status::Progress},

@@ -202,7 +202,7 @@ impl ArrayLook {
     }
 
     /// Whether another host was the last to run the array and has not stopped it, so that it may still run there.
-    pub fn may_run_elsewhere(&self) -> bool {
+    fn may_run_elsewhere(&self) -> bool {
         let (runner, host) = (self.raid.membership.superblock().runner, self.raid.runtime.host());
         host.pause.is_some() && ![Uuid::default(), Uuid(host.id)].contains(&runner)
     }
@@ -213,7 +213,7 @@ impl ArrayLook {
     ///
     /// # Errors
     /// The other host still writes, or a third one assembles the array.
-    pub async fn claim(self) -> Result<(), ArrayError> {
+    async fn claim(self) -> Result<(), ArrayError> {
         let (raid, host) = (self.raid.clone(), self.raid.runtime.host());
         let id = Uuid(raid.runtime.draw_id());
         let (mut claims, mut full) = (Vec::new(), 0u32);
@@ -257,11 +257,6 @@ impl ArrayLook {
         }
     }
 
-    /// Checks that no other host has claimed the array; see [`crate::array::Array::check_fence`].
-    pub async fn check_fence(&self) -> Result<(), ArrayError> {
-        run::check_fence(&self.raid).await
-    }
-
     /// The array, its zones and the copies to `filled` drives as they would be after assembly.
     pub async fn inspected(self, filled: &[Drive]) -> Result<ArrayInspection, ArrayError> {
         self.keep_what_counts()?;
@@ -278,6 +273,22 @@ impl ArrayLook {
             copies.extend(target::copy_to(&raid, drive).await);
         }
         Ok(ArrayInspection { status, geometry: raid.geometry.clone(), zones, rebuild, copies })
+    }
+
+    /// As [`ArrayLook::carry_out`], after another host that may run the array has been fenced; `again` repeats the
+    /// inspection then.
+    pub async fn claim_and_carry_out(
+        self,
+        again: impl AsyncFnOnce() -> Result<ArrayLook, ArrayError>,
+    ) -> Result<Rc<Raid>, ArrayError> {
+        if !self.may_run_elsewhere() {
+            return self.carry_out().await;
+        }
+        self.claim().await?;
+        let found = again().await?;
+        // A third host may have claimed the array meanwhile.
+        run::check_fence(&found.raid).await?;
+        found.carry_out().await
     }
 
     /// Carries out the verdicts on the drives, and starts the array. The caller calls [`rebuild::clear_leftovers`] when
@@ -318,14 +329,8 @@ pub async fn assemble(
     behaviour: ArrayOptions,
 ) -> Result<Rc<Raid>, ArrayError> {
     let known = KnownEnds { tails, ..KnownEnds::default() };
-    let mut found = look(runtime, drives.clone(), known, behaviour).await?;
-    if found.may_run_elsewhere() {
-        found.claim().await?;
-        found = look(runtime, drives, known, behaviour).await?;
-        // A third host may have claimed the array meanwhile.
-        found.check_fence().await?;
-    }
-    let raid = found.carry_out().await?;
+    let found = look(runtime, drives.clone(), known, behaviour).await?;
+    let raid = found.claim_and_carry_out(async || look(runtime, drives, known, behaviour).await).await?;
     rebuild::clear_leftovers(&raid).await;
     Ok(raid)
 }
@@ -365,7 +370,7 @@ async fn judge_all(
         failures::say_out(raid, role, note);
     }
     let awaited = may_wait_for(raid);
-    let cut_off = tails.map_or(0, |tails| power::cut_off_since(raid, &tails.power));
+    let cut_off_since_tails = tails.map_or(0, |tails| power::cut_off_since(raid, &tails.power));
     let cut_off_since_told = power::cut_off_since(raid, power);
     let mut verdicts = Vec::new();
     for index in 0..raid.geometry.zones {
@@ -380,8 +385,10 @@ async fn judge_all(
         }
         let mut answered_blocks = tails.map_or(0, |tails| tails.blocks[index as usize]);
         let mut told_end = ends.get(index as usize).copied().flatten();
-        let cut_off = if answered_blocks > 0 { cut_off } else { 0 }
-            | if told_end.is_some_and(|end| end > 0) { cut_off_since_told } else { 0 };
+        let mut cut_off = if answered_blocks > 0 { cut_off_since_tails } else { 0 };
+        if told_end.is_some_and(|end| end > 0) {
+            cut_off |= cut_off_since_told;
+        }
         if answered_blocks > 0 || cut_off != 0 {
             // A member that lost power may have lost acknowledged blocks that were not durable, in parts not yet
             // full.

@@ -22,8 +22,8 @@ pub fn is_free(raid: &Raid, zone: ZoneIndex) -> bool {
     !raid.zones.is_busy(zone) && !raid.background.is_clearing(zone)
 }
 
-/// Resets the remains of a zone on a member that lacks its part, if they may be reset now. No rebuild begins in the zone until that ends: the
-/// drive may carry out the reset late.
+/// Resets the remains of a zone on a member that lacks its part, if they may be reset now. No rebuild begins in the zone
+/// until that ends: the drive may carry out the reset late.
 pub async fn clear(raid: &Raid, zone: ZoneIndex, member: usize) {
     if !raid.may_clear.get() {
         return;
