@@ -1,4 +1,4 @@
-//! Ends and recoveries of a world of a layer, also of copies of the world.
+//! Power cuts, kills and recoveries of a simulated volume or namespaces, and of copies of the simulation.
 
 use super::{
     step,

@@ -1,6 +1,6 @@
-//! What the simulators of volumes and of namespaces share: the [`world`] of one layer on a drive or an array, its
-//! events ([`step`]), ends and recoveries ([`lifecycle`]), playing [`seeds`], and the device below. A layer is a
-//! [`world::LayerModel`].
+//! What the simulators of volumes and of namespaces share. A *layer* is either of them, on a drive or an array. Its
+//! [`world`] has drives, tasks and random numbers; [`step`] executes events, [`lifecycle`] ends and recovers, [`seeds`]
+//! runs many lives. What differs between the two is behind [`world::LayerModel`].
 
 pub mod lifecycle;
 pub mod seeds;

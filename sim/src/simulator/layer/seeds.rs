@@ -1,4 +1,4 @@
-//! Plays seeds in worlds of a layer, and sums up what they reach.
+//! Runs many seeds of a volume or namespaces, in several threads; adds up their counters and lists the failures.
 
 use super::{
     DeviceBelow,

@@ -1,4 +1,4 @@
-//! The events of a world of a layer, and waits for results.
+//! Events of a simulated volume or namespaces, and waits for results.
 //!
 //! As in the world of arrays, everything that can happen is an event, and the seed picks among the possible events.
 

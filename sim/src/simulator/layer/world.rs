@@ -1,4 +1,5 @@
-//! The simulated world of a layer: drives, executor, load and the process, whatever the layer is.
+//! [`LayerWorld`]: drives, tasks and random numbers of a simulated volume or namespaces. [`LayerModel`]: what differs
+//! between the two.
 
 use super::{DeviceBelow, sequenced};
 use crate::simulator::{

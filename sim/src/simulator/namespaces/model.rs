@@ -1,4 +1,4 @@
-//! Namespaces as the layer of a world: tenants, their load, and what is promised to them.
+//! State of the namespaces under test: tenants, outstanding operations, expected contents of their zones.
 
 use super::{
     ops::{NamespaceOp, Reshape, TenantQos},

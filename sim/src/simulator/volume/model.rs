@@ -1,4 +1,4 @@
-//! A volume as the layer of a world: its load, and what is promised about its blocks.
+//! State of the volume under test: outstanding operations, permitted contents of its blocks, injected faults.
 
 use super::{oracle::VolumeOracle, scenario::VolumeScenario};
 use crate::simulator::layer::world::LayerWorld;
