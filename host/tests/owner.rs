@@ -265,8 +265,8 @@ fn wipe_requires_yes_for_copies_of_running_members() {
 fn failed_wipe_names_drives_already_blank() {
     let place = Place::with_array(5);
     let drives = [0, 1, 2].map(|number| drive("drives", number));
-    // Leaves time for the third drive to be removed.
-    place.run(&["emulate", "fault", &drives[1], "slow", "10000"]).ok();
+    // Ten seconds in which the third drive is removed.
+    place.run(&["emulate", "fault", &drives[1], "slow", "100000"]).ok();
     let args = [&["wipe", "--yes"][..], &drives.each_ref().map(String::as_str)].concat();
     let wipe = place.command(&args).spawn().unwrap();
     let begun = Instant::now();
