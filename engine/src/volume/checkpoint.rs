@@ -22,8 +22,8 @@ use std::{collections::VecDeque, rc::Rc};
 /// Pages of the directory that are examined before other tasks get a turn.
 const PAGES_LOOKED_AT: usize = 4096;
 
-/// Slots of the map that are examined for changed pages before other tasks get a turn.
-const SLOTS_LAID: usize = 1024;
+/// Changed pages that are given places before other tasks get a turn.
+const PAGES_LAID: usize = 256;
 
 /// Maximum number of writes of the map in flight.
 const MOST_WRITES: usize = 4;
@@ -130,18 +130,15 @@ async fn sweep(core: &VolumeCore) -> Result<(), DeviceError> {
 /// stretch, then has to handle only the pages that change meanwhile. A page with a new place is changed, and so is kept
 /// in memory until it is written there.
 async fn lay_ahead(core: &VolumeCore) -> Result<Vec<PlacedPage>, DeviceError> {
-    let (mut laid, mut from) = (Vec::new(), 0);
-    loop {
-        let enough = {
-            let mut state = core.state.borrow_mut();
-            let Some(pages) = state.map.take_unlaid(from..from + SLOTS_LAID) else { return Ok(laid) };
-            lay_pages(&mut state, pages, &mut laid)
-        };
+    let mut laid = Vec::new();
+    let pages = core.state.borrow_mut().map.take_unlaid();
+    for some in pages.chunks(PAGES_LAID) {
+        let enough = lay_pages(&mut core.state.borrow_mut(), some, &mut laid);
         enough.ok_or_else(|| no_map_zone(core))?;
-        from += SLOTS_LAID;
-        work(SLOTS_LAID as u32 / 16);
+        work(some.len() as u32);
         give_way().await;
     }
+    Ok(laid)
 }
 
 /// Stops all writing for lack of a map zone, which cannot happen: [`super::space::Plan::map_share`] zones are set
@@ -342,7 +339,7 @@ async fn release(core: &VolumeCore, zones: &[u32]) -> Result<bool, DeviceError> 
 /// of the directory. `None` if no zone is left.
 fn lay_map(state: &mut VolumeState, laid: &mut Vec<PlacedPage>) -> Option<()> {
     let pages = state.map.freeze();
-    lay_pages(state, pages, laid)?;
+    lay_pages(state, &pages, laid)?;
     for index in std::mem::take(&mut state.directory_changed) {
         let place = map_place(state)?;
         let before = std::mem::replace(&mut state.directory[index as usize], place);
@@ -353,8 +350,8 @@ fn lay_map(state: &mut VolumeState, laid: &mut Vec<PlacedPage>) -> Option<()> {
 }
 
 /// Assigns places in map zones to pages. `None` if no zone is left.
-fn lay_pages(state: &mut VolumeState, pages: Vec<u32>, laid: &mut Vec<PlacedPage>) -> Option<()> {
-    for page in pages {
+fn lay_pages(state: &mut VolumeState, pages: &[u32], laid: &mut Vec<PlacedPage>) -> Option<()> {
+    for &page in pages {
         let place = map_place(state)?;
         let before = state.map.lay(page, place);
         state.space.map_moved(before, place);

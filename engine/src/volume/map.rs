@@ -15,19 +15,15 @@ use crate::{
         format::FANOUT,
     },
 };
-use std::{collections::BTreeMap, ops::Range};
+use std::collections::BTreeMap;
 
 /// A slot: a page in memory, with its entries in [`PagedMap::tables`].
 struct PageSlot {
     page: u32,
     /// It has, or had, places of pieces that are not whole blocks: its [`Tables::shapes`] are in use.
     shaped: bool,
-    /// It was changed since the last cut, so it stays in memory.
-    changed: bool,
-    /// The checkpoint in progress writes its entries at the cut; it stays in memory until that has ended.
-    frozen: bool,
-    /// It has been given its place in the next checkpoint. Implies `changed`.
-    laid: bool,
+    /// The last two intervals between cuts in which it was changed, the last one first; 0 for none.
+    changed_in: [u64; 2],
     /// It was used since the clock hand last passed it (second chance).
     used: bool,
 }
@@ -70,10 +66,18 @@ pub struct PagedMap {
     most_changed: usize,
     /// Clock hand: the slot that is examined next for eviction.
     hand: usize,
+    /// Number of the interval that began with the last cut. A page is *changed* if it was changed in this interval:
+    /// then it stays in memory.
+    interval: u64,
+    /// The interval whose changes the checkpoint in progress writes; 0 if there is none. A page that was changed in it
+    /// is *frozen*: it stays in memory until the checkpoint has ended.
+    frozen: u64,
     /// Number of changed pages.
     changed: usize,
     /// Number of frozen pages that were not changed after the cut.
     only_frozen: usize,
+    /// Changed pages that have no place in the next checkpoint yet.
+    unlaid: Vec<u32>,
     /// The last page that was looked up, and its slot: the next lookup is mostly of the same one.
     last: (u32, u32),
 }
@@ -98,8 +102,11 @@ impl PagedMap {
             most: most.max(2),
             most_changed,
             hand: 0,
+            interval: 1,
+            frozen: 0,
             changed: 0,
             only_frozen: 0,
+            unlaid: Vec::new(),
             last: (u32::MAX, 0),
         }
     }
@@ -141,7 +148,7 @@ impl PagedMap {
         if before == place {
             return Some(before);
         }
-        if self.slots[slot].frozen && !self.at_cut.contains_key(&(page as u32)) {
+        if self.is_frozen(slot) && !self.at_cut.contains_key(&(page as u32)) {
             // The checkpoint in progress still has to write the entries at the cut.
             let all = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
             self.at_cut.insert(page as u32, all);
@@ -184,12 +191,22 @@ impl PagedMap {
         }
     }
 
+    fn is_changed(&self, slot: usize) -> bool {
+        self.slots[slot].changed_in[0] == self.interval
+    }
+
+    fn is_frozen(&self, slot: usize) -> bool {
+        self.frozen > 0 && self.slots[slot].changed_in.contains(&self.frozen)
+    }
+
     /// Marks a slot as changed, and keeps the counts.
     fn change(&mut self, slot: usize) {
-        let slot = &mut self.slots[slot];
-        if !std::mem::replace(&mut slot.changed, true) {
+        if !self.is_changed(slot) {
             self.changed += 1;
-            self.only_frozen -= slot.frozen as usize;
+            self.only_frozen -= self.is_frozen(slot) as usize;
+            let PageSlot { page, changed_in, .. } = &mut self.slots[slot];
+            *changed_in = [self.interval, changed_in[0]];
+            self.unlaid.push(*page);
         }
     }
 
@@ -245,7 +262,7 @@ impl PagedMap {
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Address>) {
         assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
         work(FANOUT as u32 / 4);
-        let slot = PageSlot { page, shaped: false, changed: false, frozen: false, laid: false, used: true };
+        let slot = PageSlot { page, shaped: false, changed_in: [0; 2], used: true };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
             Some(at) => {
@@ -282,8 +299,8 @@ impl PagedMap {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand;
             self.hand = (at + 1) % self.slots.len();
-            let slot = &mut self.slots[at];
-            if !slot.changed && !slot.frozen && !std::mem::take(&mut slot.used) {
+            let pinned = self.is_changed(at) || self.is_frozen(at);
+            if !pinned && !std::mem::take(&mut self.slots[at].used) {
                 return Some(at);
             }
         }
@@ -297,45 +314,32 @@ impl PagedMap {
         }
     }
 
-    /// Returns the changed pages in a range of slots that have no place in the next checkpoint yet, and marks them as
-    /// having one, which the caller has to assign. `None` if the range begins behind the last slot.
-    pub fn take_unlaid(&mut self, slots: Range<usize>) -> Option<Vec<u32>> {
-        let end = slots.end.min(self.slots.len());
-        let some = self.slots.get_mut(slots.start..end).filter(|some| !some.is_empty())?;
-        let mut unlaid = Vec::new();
-        for slot in some.iter_mut().filter(|slot| slot.changed && !slot.laid) {
-            slot.laid = true;
-            unlaid.push(slot.page);
-        }
-        Some(unlaid)
+    /// Takes the changed pages that have no place in the next checkpoint yet; the caller has to assign the places.
+    pub fn take_unlaid(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.unlaid)
     }
 
     /// Freezes the changed pages at the cut of a checkpoint; returns those that have no place in it yet. Until
     /// [`PagedMap::thaw`] frozen pages stay in memory, and their present entries are preserved if they are changed.
     /// They count as unchanged from now on.
     pub fn freeze(&mut self) -> Vec<u32> {
-        let (frozen, copies) = (self.only_frozen, self.at_cut.len());
+        let copies = self.at_cut.len();
         assert!(
-            frozen == 0 && copies == 0,
-            "a cut while {frozen} pages and {copies} copies are of another one"
+            self.frozen == 0 && copies == 0,
+            "a cut while pages and {copies} copies of interval {} are being written",
+            self.frozen
         );
-        let (mut unlaid, mut frozen) = (Vec::new(), 0);
-        for slot in self.slots.iter_mut().filter(|slot| slot.changed) {
-            (slot.changed, slot.frozen) = (false, true);
-            frozen += 1;
-            if !std::mem::take(&mut slot.laid) {
-                unlaid.push(slot.page);
-            }
-        }
-        (self.changed, self.only_frozen) = (0, frozen);
-        unlaid
+        self.frozen = self.interval;
+        self.interval += 1;
+        self.only_frozen = std::mem::take(&mut self.changed);
+        self.take_unlaid()
     }
 
     /// Entries of a frozen page, as they were at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Address> {
         assert!(self.is_here(page), "page {page} of the map is to be written, and is not in memory");
         let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
-        assert!(self.slots[slot].frozen, "page {page} of the map is written as of a cut that it is not in");
+        assert!(self.is_frozen(slot), "page {page} of the map is written as of a cut that it is not in");
         (0..FANOUT as usize).map(move |index| match at_cut {
             Some(table) => table[index],
             None => self.entry(slot, index),
@@ -350,10 +354,7 @@ impl PagedMap {
 
     /// Ends the freeze: everything that was frozen is on the device.
     pub fn thaw(&mut self) {
-        for slot in &mut self.slots {
-            slot.frozen = false;
-        }
-        self.only_frozen = 0;
+        (self.frozen, self.only_frozen) = (0, 0);
         self.at_cut.clear();
     }
 }
@@ -438,9 +439,8 @@ mod tests {
                         }
                     }
                     1 => {
-                        // Before the cut, and some of them only.
-                        let from = block as usize % 2;
-                        let pages = paged.take_unlaid(from..from + 2).unwrap_or_default();
+                        // Before the cut; later changes may add others.
+                        let pages = paged.take_unlaid();
                         device.lay(&mut paged, pages);
                     }
                     2..6 => {
@@ -453,7 +453,7 @@ mod tests {
                     }
                 }
                 prop_assert!(paged.slots.len() <= 4);
-                let pinned = paged.slots.iter().filter(|slot| slot.changed || slot.frozen).count();
+                let pinned = (0..paged.slots.len()).filter(|at| paged.is_changed(*at) || paged.is_frozen(*at)).count();
                 prop_assert_eq!(paged.changed + paged.only_frozen, pinned);
             }
         }
