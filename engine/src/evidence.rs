@@ -65,12 +65,6 @@ pub async fn reread_verified<T>(
     None
 }
 
-/// Whether `word` differs from `magic` by at most one bit. For the first bytes of a block, which its checksum does not
-/// cover.
-pub fn is_nearly(word: u32, magic: u32) -> bool {
-    (word ^ magic).count_ones() <= 1
-}
-
 /// Determines whether a format is present on a device. The format begins each incarnation of a head zone (0 and 1), and
 /// of any other zone, with a block that `is_own` recognizes (its first argument: whether the zone is a head zone). With
 /// `ends`, the last written block of a head zone is such a block as well.

@@ -52,6 +52,7 @@ mod deferred;
 pub mod device;
 pub mod evidence;
 pub mod format;
+pub mod frame;
 pub mod owner;
 pub mod raid;
 pub mod runtime;

@@ -1,12 +1,16 @@
-//! Creates golden images of the current format version:
+//! Creates golden images of the current format version of arrays, volumes or namespaces:
 //!
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/v9
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/volume-v6
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/namespaces-v4
 //!
 //! Only for a new version, into a new directory. Images of a version are never created again, since they preserve the
 //! output of that version's code.
 
 #[path = "../tests/support/golden.rs"]
 mod golden;
+#[path = "../tests/support/golden_layers.rs"]
+mod golden_layers;
 
 use anyhow::{Context, Result, ensure};
 use emu::ssd::EmulatedDrive;
@@ -29,19 +33,32 @@ fn main() -> Result<()> {
     let target = PathBuf::from(std::env::args_os().nth(1).context("give the directory to make")?);
     fs::create_dir(&target)
         .with_context(|| format!("{} cannot be made; images are never made again", target.display()))?;
-    for golden in [golden::RAID5, golden::RAID6] {
-        let temporary = tempfile::tempdir()?;
-        write_array(&golden, temporary.path())?;
-        for member in 0..golden.members {
-            let name = golden.file_name(member);
-            let mut image = File::open(temporary.path().join(&name))?;
-            let file = File::create_new(target.join(name + ".gz"))?;
-            let mut encoder = GzEncoder::new(file, Compression::best());
-            io::copy(&mut image, &mut encoder)?;
-            encoder.finish()?;
+    let name = target.file_name().and_then(|name| name.to_str()).context("the directory has no name")?;
+    let temporary = tempfile::tempdir()?;
+    let pack = |name: &str| -> Result<()> {
+        let mut image = File::open(temporary.path().join(name))?;
+        let file = File::create_new(target.join(format!("{name}.gz")))?;
+        let mut encoder = GzEncoder::new(file, Compression::best());
+        io::copy(&mut image, &mut encoder)?;
+        encoder.finish()?;
+        Ok(())
+    };
+    let write_layer = match name {
+        _ if name.starts_with("volume-") => golden_layers::write_volume,
+        _ if name.starts_with("namespaces-") => golden_layers::write_namespaces,
+        _ => {
+            for golden in [golden::RAID5, golden::RAID6] {
+                write_array(&golden, temporary.path())?;
+                (0..golden.members).try_for_each(|member| pack(&golden.file_name(member)))?;
+            }
+            return Ok(());
         }
-    }
-    Ok(())
+    };
+    let path = temporary.path().join(golden_layers::IMAGE);
+    let drive: Rc<dyn ZonedDevice> =
+        Rc::new(EmulatedDrive::create_image(&path, &golden_layers::model(), [3; 16])?);
+    write_layer(&drive);
+    pack(golden_layers::IMAGE)
 }
 
 /// A running array and its executor.

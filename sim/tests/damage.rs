@@ -25,7 +25,7 @@ const CHUNK: u64 = 4;
 const META: u32 = 2;
 
 /// Magics of the blocks of roots and map pages, of group headers, and of the journal of namespaces.
-const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
+const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj3"];
 
 /// The drives of an array, with injectable damage.
 struct Members {

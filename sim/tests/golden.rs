@@ -6,7 +6,6 @@
 //! on.
 
 use crate::support::golden::{self, Golden, RAID5, RAID6, ZONES};
-use emu::ssd::EmulatedDrive;
 use engine::{
     array::{self, Array, Drive, MemberState},
     buf::{BLOCK, Buf},
@@ -18,35 +17,13 @@ use engine::{
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use flate2::read::GzDecoder;
-use std::{
-    collections::BTreeSet,
-    fs::File,
-    io::{self, Read, Seek, Write},
-    path::Path,
-    rc::Rc,
-};
+use std::{collections::BTreeSet, path::Path, rc::Rc};
 
-/// Unpacks the image of one member, as a sparse file.
+/// Unpacks the image of one member.
 fn unpack_of(golden: &Golden, version: u16, member: usize, dir: &Path) -> Drive {
     let name = golden.file_name(member);
-    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../fixtures/v{version}"));
-    let mut packed = GzDecoder::new(File::open(images.join(name.clone() + ".gz")).unwrap());
-    let path = dir.join(name);
-    let mut file = File::create_new(&path).unwrap();
-    let mut block = Vec::new();
-    while Read::by_ref(&mut packed).take(BLOCK as u64).read_to_end(&mut block).unwrap() > 0 {
-        if block.iter().all(|byte| *byte == 0) {
-            file.seek(io::SeekFrom::Current(block.len() as i64)).unwrap();
-        } else {
-            file.write_all(&block).unwrap();
-        }
-        block.clear();
-    }
-    let len = file.stream_position().unwrap();
-    file.set_len(len).unwrap();
-    drop(file);
-    Drive { name: format!("member {member}"), device: Rc::new(EmulatedDrive::open_image(&path).unwrap()) }
+    let device = Rc::new(golden::unpacked(&format!("v{version}"), &name, dir));
+    Drive { name: format!("member {member}"), device }
 }
 
 fn unpack(golden: &Golden, version: u16, missing: &[usize], dir: &Path) -> Vec<Drive> {

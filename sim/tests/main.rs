@@ -18,6 +18,7 @@ mod evidence;
 mod faults;
 mod full_volume;
 mod golden;
+mod golden_layers;
 mod join;
 mod layered;
 mod mirror;

@@ -6,11 +6,12 @@
 use crate::{
     buf::BLOCK,
     device::{Command, Completion, DeviceError, Status, Zones},
+    frame::PAYLOAD_BYTES,
     runtime::{COPY, give_way, work},
     volume::{
         address::{self, Address},
         core::{MOST_LOADS, Need, VolumeCore, VolumeState, deactivate_zone},
-        format::{CutRecord, FANOUT, Kind, PAYLOAD, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
+        format::{CutRecord, FANOUT, Kind, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
         scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
         stream::{MAP, Ticket},
@@ -192,6 +193,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
         codec: state.codec,
         unit: state.unit,
         queue_seconds: state.queue_seconds,
+        features: 0,
         cuts,
         directory: state.directory.clone(),
         zones,
@@ -270,9 +272,9 @@ async fn write_pages(core: &VolumeCore, laid: &[PlacedPage], generation: u64) ->
 /// Writes a root after the newest one, or at the start of the other head zone.
 pub async fn write_root(core: &VolumeCore, root: &Root) -> Result<(), DeviceError> {
     let payload = root.encode();
-    let blocks = payload.len().div_ceil(PAYLOAD);
+    let blocks = payload.len().div_ceil(PAYLOAD_BYTES);
     let mut bytes = crate::buf::BufMut::zeroed(blocks * BLOCK);
-    for (index, part) in payload.chunks(PAYLOAD).enumerate() {
+    for (index, part) in payload.chunks(PAYLOAD_BYTES).enumerate() {
         let block = bytes.block_mut(index as u64);
         payload_mut(block)[..part.len()].copy_from_slice(part);
         let (volume, generation) = (core.mark, root.generation);

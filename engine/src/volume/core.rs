@@ -711,7 +711,7 @@ impl VolumeCore {
     /// The addresses of a page of the map; `None` if `block` is not that page, or an address is not valid.
     fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Address>> {
         let right = unseal(block)
-            .is_ok_and(|(seal, _)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
+            .is_ok_and(|(seal, ..)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
         if !right {
             return None;
         }

@@ -3,7 +3,7 @@
 
 use crate::{
     device::DeviceError,
-    volume::format::{FANOUT, VERSION},
+    volume::format::{FANOUT, OLDEST_VERSION, VERSION},
 };
 use thiserror::Error;
 
@@ -22,10 +22,12 @@ pub enum VolumeError {
     #[error(transparent)]
     Design(#[from] NoVolume),
     #[error(
-        "the volume has format {0}, this zoneraid supports only {VERSION}: {advice}",
+        "the volume has format version {0}, this zoneraid supports versions {OLDEST_VERSION} to {VERSION}: {advice}",
         advice = if *.0 > VERSION { "use a newer one" } else { "use an older one" }
     )]
     Version(u16),
+    #[error("the volume uses features ({0:#x}) that this zoneraid does not support: use a newer one")]
+    Features(u64),
     #[error(
         "the volume was created on a device of another geometry: {zones} zones of {capacity_blocks} blocks"
     )]

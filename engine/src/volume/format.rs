@@ -1,12 +1,13 @@
 //! The on-disk format: headers of groups, and the sealed blocks of maps and roots.
 //!
-//! Numbers are little-endian. Every block is checked (magic, volume, place, checksum) before it is used. The header of
-//! a group names its offset and the segment of its zone, so that a copy of it elsewhere is rejected.
+//! Numbers are little-endian. Every block is checked (magic, volume, place, checksum) before it is used: blocks of maps
+//! and roots have a [frame](crate::frame). The header of a group names its offset and the segment of its zone, so that
+//! a copy of it elsewhere is rejected.
 
 use crate::{
     buf::BLOCK,
-    evidence::is_nearly,
     format::codec::{Decoder, Encoder},
+    frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, PAYLOAD_BYTES},
     volume::{
         address::{Address, GRAINS, Unit},
         piece::Codec,
@@ -14,12 +15,18 @@ use crate::{
 };
 
 /// Version of the format. Every change of a layout raises it.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
+
+/// The oldest version that can be read.
+pub const OLDEST_VERSION: u16 = 5;
+
+/// The first version whose roots have features.
+const WITH_FEATURES: u16 = 6;
 
 /// Magic number of a group header.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
-/// Magic number of a sealed block.
-const SEALED: u32 = u32::from_le_bytes(*b"zvs1");
+/// Frame of a sealed block.
+const SEALED: FrameFormat = FrameFormat { magic: *b"zvs1", versions: OLDEST_VERSION..=VERSION };
 
 /// Bytes of a group header before its entries.
 const GROUP_HEADER: usize = 64;
@@ -35,19 +42,13 @@ const MOST_LIVE: u64 = 2 * GRAINS as u64;
 /// Most entries of a group.
 pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
 
-/// Bytes before the payload of a sealed block.
-const SEAL: usize = 32;
-
-/// Bytes of the payload of a sealed block.
-pub const PAYLOAD: usize = BLOCK - SEAL;
-
 /// Bytes of a place in a page.
 const ADDRESS: usize = 6;
 /// Places in a page of the map or in a block of its directory: a multiple of the blocks of the largest unit, so that no
 /// unit is in two pages.
-pub const FANOUT: u64 = (PAYLOAD / ADDRESS / 16 * 16) as u64;
+pub const FANOUT: u64 = (PAYLOAD_BYTES / ADDRESS / 16 * 16) as u64;
 
-/// Position of the checksum in a group header and in a sealed block; it covers the bytes behind it.
+/// Position of the checksum in a group header; it covers the bytes behind it.
 const SUM: std::ops::Range<usize> = 4..8;
 
 /// The change of the map that an entry describes.
@@ -168,7 +169,7 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let (volume, segment, first) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
     let (offset, blocks) = (from.u32().ok()?, from.u32().ok()?);
     let (count, version, stream) = (from.u16().ok()? as u64, from.u16().ok()?, from.u8().ok()?);
-    if magic != GROUP || version != VERSION || count > MOST_ENTRIES {
+    if magic != GROUP || !SEALED.versions.contains(&version) || count > MOST_ENTRIES {
         return None;
     }
     let used = GROUP_HEADER + count as usize * ENTRY;
@@ -233,59 +234,30 @@ pub struct Seal {
 }
 
 /// Puts the header before the payload of a block.
-pub fn seal(block: &mut [u8], seal: Seal) {
-    block[0..4].copy_from_slice(&SEALED.to_le_bytes());
-    block[8..16].copy_from_slice(&seal.volume.to_le_bytes());
-    block[16..24].copy_from_slice(&seal.generation.to_le_bytes());
-    block[24..26].copy_from_slice(&VERSION.to_le_bytes());
-    block[26] = seal.kind as u8;
-    block[27] = seal.last as u8;
-    block[28..32].copy_from_slice(&seal.index.to_le_bytes());
-    let sum = crc32c::crc32c(&block[SUM.end..]);
-    block[SUM].copy_from_slice(&sum.to_le_bytes());
+pub fn seal(block: &mut [u8], Seal { volume, generation, kind, last, index }: Seal) {
+    let frame = Frame { mark: volume, generation, version: VERSION, kind: kind as u8, last, index };
+    SEALED.seal(block, frame);
 }
 
-/// Why a block is not a valid sealed block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SealError {
-    /// Its content is not a sealed block, or it is torn or damaged.
-    Other,
-    /// It is of another format version.
-    Version(u16),
-}
-
-/// Reads the header of a sealed block; returns it with the payload.
+/// Reads the header of a sealed block; returns it with the payload, and the version of its format.
 ///
 /// # Errors
 /// When the block is not a valid one.
-pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8]), SealError> {
-    let number = |at: usize| block[at..].iter().take(8).rev().fold(0, |sum, byte| sum << 8 | *byte as u64);
-    let word = |at: usize| number(at) as u32;
-    if block.len() != BLOCK || word(0) != SEALED || word(SUM.start) != crc32c::crc32c(&block[SUM.end..]) {
-        return Err(SealError::Other);
-    }
-    let version = word(24) as u16;
-    if version != VERSION {
-        return Err(SealError::Version(version));
-    }
-    let kind = [Kind::Page, Kind::Directory, Kind::Root].into_iter().find(|kind| *kind as u8 == block[26]);
-    let kind = kind.ok_or(SealError::Other)?;
-    let seal =
-        Seal { volume: number(8), generation: number(16), kind, last: block[27] == 1, index: word(28) };
-    Ok((seal, &block[SEAL..]))
+pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8], u16), FrameError> {
+    let (frame, payload) = SEALED.unseal(block)?;
+    let kind = [Kind::Page, Kind::Directory, Kind::Root].into_iter().find(|kind| *kind as u8 == frame.kind);
+    let Frame { mark: volume, generation, version, last, index, .. } = frame;
+    Ok((Seal { volume, generation, kind: kind.ok_or(FrameError::Other)?, last, index }, payload, version))
 }
 
-/// Whether a block is a sealed block of any format version, also with damaged content or with one flipped bit in its
-/// magic number.
+/// Whether a block is a sealed block of any format version, also a damaged one.
 pub fn looks_sealed(block: &[u8]) -> bool {
-    let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    word(0) == SEALED || is_nearly(word(0), SEALED) && word(SUM.start) == crc32c::crc32c(rest)
+    SEALED.resembles(block)
 }
 
 /// The addresses in a page or a block of the directory.
 pub fn addresses(block: &[u8]) -> impl Iterator<Item = Address> {
-    let places = block[SEAL..].as_chunks::<ADDRESS>().0.iter();
+    let places = block[FRAME_BYTES..].as_chunks::<ADDRESS>().0.iter();
     places
         .take(FANOUT as usize)
         .map(|[a, b, c, d, e, f]| Address::from_le_bytes([*a, *b, *c, *d, *e, *f, 0, 0]))
@@ -294,14 +266,14 @@ pub fn addresses(block: &[u8]) -> impl Iterator<Item = Address> {
 /// Writes addresses into a page or a block of the directory, as many as fit, and zeros after them.
 pub fn put_addresses(block: &mut [u8], addresses: impl Iterator<Item = Address>) {
     let all = addresses.take(FANOUT as usize).chain(std::iter::repeat(0));
-    for (bytes, address) in block[SEAL..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
+    for (bytes, address) in block[FRAME_BYTES..].as_chunks_mut::<ADDRESS>().0.iter_mut().zip(all) {
         bytes.copy_from_slice(&address.to_le_bytes()[..ADDRESS]);
     }
 }
 
 /// The payload of a sealed block, to be written.
 pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
-    &mut block[SEAL..]
+    &mut block[FRAME_BYTES..]
 }
 
 /// The state of a zone in a root.
@@ -415,6 +387,8 @@ pub struct Root {
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
+    /// Features (bits) without which a program must not open the volume; none is defined yet.
+    pub features: u64,
     pub cuts: Vec<CutRecord>,
     /// Places of the blocks of the directory.
     pub directory: Vec<Address>,
@@ -430,7 +404,7 @@ impl Root {
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
         out.u64(self.mapped).u32(u32::from_le_bytes([codec, level, self.unit.number(), self.queue_seconds]));
-        out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32);
+        out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32).u64(self.features);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
         }
@@ -443,8 +417,8 @@ impl Root {
         out.0
     }
 
-    /// Reads a root; `None` if it is not valid.
-    pub fn decode(bytes: &[u8]) -> Option<Root> {
+    /// Reads a root of a format version; `None` if it is not valid.
+    pub fn decode(bytes: &[u8], version: u16) -> Option<Root> {
         let mut from = Decoder(bytes);
         let identity = VolumeIdentity {
             uuid: from.array().ok()?,
@@ -459,6 +433,7 @@ impl Root {
             (from.u64().ok()?, from.u32().ok()?.to_le_bytes());
         let (codec, unit) = (Codec::of_root([codec, level])?, Unit::of_number(unit)?);
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
+        let features = if version >= WITH_FEATURES { from.u64().ok()? } else { 0 };
         let whole = bytes.len() as u64;
         let numbers = [generation, next_number, next_segment, lifespan, mapped];
         if numbers.iter().any(|number| *number >= MOST_NUMBER) {
@@ -477,6 +452,7 @@ impl Root {
             codec,
             unit,
             queue_seconds,
+            features,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -577,18 +553,18 @@ mod tests {
     }
 
     #[test]
-    fn sealed_block_reads_back_and_rejects_changed_bits() {
+    fn sealed_block_has_addresses_and_known_kind() {
         let mut block = vec![0x55; BLOCK];
         put_addresses(&mut block, [7, (1 << 48) - 12345].into_iter());
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
-        assert_eq!(unseal(&block).unwrap().0, header);
+        assert_eq!(unseal(&block), Ok((header, &block[FRAME_BYTES..], VERSION)));
         let addresses: Vec<Address> = addresses(&block).collect();
         assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, (1 << 48) - 12345, 0][..]));
-        for at in (0..BLOCK).step_by(7) {
-            block[at] ^= 1;
-            assert_eq!(unseal(&block), Err(SealError::Other), "byte {at}");
-            block[at] ^= 1;
+        for kind in [0, 4] {
+            let frame = Frame { mark: 0, generation: 0, version: VERSION, kind, last: false, index: 0 };
+            SEALED.seal(&mut block, frame);
+            assert_eq!(unseal(&block), Err(FrameError::Other), "kind {kind}");
         }
     }
 
@@ -611,6 +587,7 @@ mod tests {
             codec: Some(Codec::Lz4),
             unit: Unit::MOST,
             queue_seconds: 60,
+            features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![
@@ -619,9 +596,9 @@ mod tests {
             ],
         };
         let bytes = root.encode();
-        assert_eq!(Root::decode(&bytes).as_ref(), Some(&root));
+        assert_eq!(Root::decode(&bytes, VERSION).as_ref(), Some(&root));
         for len in 0..bytes.len() {
-            assert_eq!(Root::decode(&bytes[..len]), None, "{len} bytes");
+            assert_eq!(Root::decode(&bytes[..len], VERSION), None, "{len} bytes");
         }
     }
 }

@@ -8,13 +8,14 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Status, ZonedDevice},
     evidence::{Presence, presence, read_verified, reread_verified},
+    frame::{FrameError, PAYLOAD_BYTES},
     volume::{
         address::{self, Address, GRAINS},
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupHeader, Kind, PAYLOAD, Root, Seal, SealError, VolumeIdentity, ZoneUse,
-            addresses, looks_like_group, looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse, addresses,
+            looks_like_group, looks_sealed, read_group, unseal,
         },
         map::PagedMap,
         space::{HEAD_ZONES, Space},
@@ -70,14 +71,16 @@ struct HeadZone {
     damaged: Option<(u32, Option<DeviceError>)>,
 }
 
-/// A block of a root: its header and its payload, or the version of another format.
-type RootBlock = Result<(Seal, Vec<u8>), u16>;
+/// A block of a root: its header, its payload, and its format version; or a version that is not supported.
+type RootBlock = Result<(Seal, Vec<u8>, u16), u16>;
 
 /// Decodes a block of a root; `None` if it is anything else.
 fn root_block(block: &[u8]) -> Option<RootBlock> {
     match unseal(block) {
-        Ok((seal, payload)) if seal.kind == Kind::Root => Some(Ok((seal, payload.to_vec()))),
-        Err(SealError::Version(version)) => Some(Err(version)),
+        Ok((seal, payload, version)) if seal.kind == Kind::Root => {
+            Some(Ok((seal, payload.to_vec(), version)))
+        }
+        Err(FrameError::Version(version)) => Some(Err(version)),
         _ => None,
     }
 }
@@ -150,7 +153,7 @@ impl DeviceScan {
         for at in (0..self.written(zone)).rev() {
             match read_verified(&*self.device, self.lba(zone, at), root_block).await {
                 Ok(Some(Err(version))) => return Err(VolumeError::Version(version)),
-                Ok(Some(Ok((seal, _)))) => {
+                Ok(Some(Ok((seal, ..)))) => {
                     head.generation = head.generation.max(Some(seal.generation));
                     if seal.last && seal.index <= at {
                         match self.root_at(zone, at - seal.index, seal.index + 1).await? {
@@ -184,20 +187,23 @@ impl DeviceScan {
         let (mut payload, mut first) = (Vec::new(), None);
         for index in 0..blocks {
             let at = offset + index;
-            let (seal, part) = match read_verified(&*self.device, self.lba(zone, at), root_block).await {
-                Ok(Some(Ok(found))) => found,
-                Ok(_) => return Ok(Err((at, None))),
-                Err(error @ DeviceError::Status(_)) => return Ok(Err((at, Some(error)))),
-                Err(error) => return Err(error),
-            };
-            let same = (seal.volume, seal.generation);
+            let (seal, part, version) =
+                match read_verified(&*self.device, self.lba(zone, at), root_block).await {
+                    Ok(Some(Ok(found))) => found,
+                    Ok(_) => return Ok(Err((at, None))),
+                    Err(error @ DeviceError::Status(_)) => return Ok(Err((at, Some(error)))),
+                    Err(error) => return Err(error),
+                };
+            let same = (seal.volume, seal.generation, version);
             if seal.index != index || *first.get_or_insert(same) != same {
                 return Ok(Err((at, None)));
             }
             payload.extend_from_slice(&part);
         }
-        let root = Root::decode(&payload);
-        let root = root.filter(|root| first == Some((root.identity.mark(), root.generation)));
+        let root = first.and_then(|(mark, generation, version)| {
+            let root = Root::decode(&payload, version)?;
+            (mark == root.identity.mark() && generation == root.generation).then_some(root)
+        });
         Ok(root.ok_or((offset, None)))
     }
 
@@ -224,6 +230,9 @@ impl DeviceScan {
             }
         }
         let (root, zone) = newest.ok_or(VolumeError::NotThere)?;
+        if root.features != 0 {
+            return Err(VolumeError::Features(root.features));
+        }
         // A read-only zone takes no more roots: the other zone is begun.
         let next = match self.is_lost(zone) {
             true => self.device.geometry().zone_capacity_blocks as u32,
@@ -237,7 +246,7 @@ impl DeviceScan {
     /// root, or is read-only.
     fn is_older(&self, head: &HeadZone, root: &Root, zone: u32) -> bool {
         let capacity = self.device.geometry().zone_capacity_blocks;
-        let blocks = root.encode().len().div_ceil(PAYLOAD) as u64 + 1;
+        let blocks = root.encode().len().div_ceil(PAYLOAD_BYTES) as u64 + 1;
         let has_room = !self.is_lost(zone) && self.written(zone) as u64 + blocks <= capacity;
         head.zone != zone && head.generation.map_or(has_room, |generation| generation < root.generation)
     }
@@ -277,7 +286,7 @@ impl DeviceScan {
             let reads: Vec<(usize, Address, Completion)> = some.iter().map(submit).collect();
             for (index, place, read) in reads {
                 let verify = |block: &[u8]| {
-                    let is_right = unseal(block).is_ok_and(|(seal, _)| {
+                    let is_right = unseal(block).is_ok_and(|(seal, ..)| {
                         (seal.kind, seal.index, seal.volume)
                             == (Kind::Directory, index as u32, root.identity.mark())
                     });
@@ -323,7 +332,7 @@ impl DeviceScan {
     fn parse_first_block(&self, new: &RootEnd<'_>, block: &[u8]) -> Option<FirstBlock> {
         let (mark, capacity) = (new.identity.mark(), new.identity.zone_capacity_blocks as u32);
         let Some(header) = read_group(block) else {
-            let (seal, _) = unseal(block).ok()?;
+            let (seal, ..) = unseal(block).ok()?;
             return (seal.volume == mark && seal.kind != Kind::Root).then_some(FirstBlock::Obsolete);
         };
         if !header.is_at(mark, 0, capacity) {

@@ -1,6 +1,9 @@
 //! Errors of the management of namespaces.
 
-use crate::{device::DeviceError, vzone::format::MOST_NAMESPACES};
+use crate::{
+    device::DeviceError,
+    vzone::format::{MOST_NAMESPACES, OLDEST_VERSION, VERSION},
+};
 
 /// Errors of the management of namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +17,16 @@ pub enum VzoneError {
     /// There is no journal.
     #[error("there are no namespaces on the device")]
     None,
+    /// The journal is of another format version.
+    #[error(
+        "the namespaces have format version {0}, this zoneraid supports versions {OLDEST_VERSION} to {VERSION}: \
+         {advice}",
+        advice = if *.0 > VERSION { "use a newer one" } else { "use an older one" }
+    )]
+    Version(u16),
+    /// The namespaces use features (bits) that are not supported.
+    #[error("the namespaces use features ({0:#x}) that this zoneraid does not support: use a newer one")]
+    Features(u64),
     /// A block of the journal is damaged.
     #[error("the journal of the namespaces is damaged in block {block} of zone {zone}")]
     Damaged {

@@ -1,19 +1,22 @@
 //! On-media format of the metadata: blocks of the journal, and the reservation in front of the data of each zone in
 //! use.
 //!
-//! Numbers are little-endian. A journal block names its device, its generation and its place in its zone; it is valid
-//! only if all of these and its checksum are right. Its entries are *after-images*: the new state of a namespace or a
-//! v-zone.
+//! Numbers are little-endian. The [frame](crate::frame) of a journal block has the mark of its device, its generation
+//! and its place in its zone; it is valid only if all of these and its checksum are right. Its entries are
+//! *after-images*: the new state of a namespace or a v-zone.
 
 use crate::{
     buf::BLOCK,
-    evidence::is_nearly,
     format::codec::{Decoder, Encoder, TooShort},
+    frame::{FRAME_BYTES, Frame, FrameError, FrameFormat},
     vzone::qos::{Qos, Rates},
 };
 
 /// Version of this format. A change of any layout raises it.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
+
+/// The oldest version that can be read.
+pub const OLDEST_VERSION: u16 = 3;
 
 /// Maximum number of physical zones of a v-zone.
 pub const MOST_ZONES: usize = 16;
@@ -24,19 +27,27 @@ pub const MOST_NAMESPACES: usize = 1024;
 /// Maximum length of the name of a namespace, in bytes.
 pub const MOST_NAME: usize = 32;
 
-/// Magic number of a journal block.
-const JOURNAL: u32 = u32::from_le_bytes(*b"zvj1");
-/// Magic number of a reservation.
-const RESERVED: u32 = u32::from_le_bytes(*b"zvr1");
+/// Frame of a journal block. Its magic number differs from that of version 3 in one bit: programs that support only
+/// that version take such blocks for damaged ones of a journal, and do not overwrite them.
+const JOURNAL: FrameFormat = FrameFormat { magic: *b"zvj3", versions: 4..=VERSION };
+/// Frame of a reservation, which has no version.
+const RESERVED: FrameFormat = FrameFormat { magic: *b"zvr1", versions: 0..=0 };
+/// As [`JOURNAL`], of version 3. Its header is different, but magic and checksum have the same places.
+const JOURNAL_3: FrameFormat = FrameFormat { magic: *b"zvj1", versions: 3..=3 };
 
 /// Blocks of a segment, 2 MiB: F2FS loses data in zones with a capacity that is not a multiple of it.
 const SEGMENT_BLOCKS: u64 = 512;
 
-/// Bytes of a journal block before its entries.
-const HEADER: usize = 48;
+/// Bytes of a journal block before its entries: the frame, the number of the next reservation, and the number of
+/// entries.
+const HEADER: usize = FRAME_BYTES + 8 + 2;
 
-/// Position of the checksum, which covers all bytes behind it.
-const SUM: std::ops::Range<usize> = 4..8;
+/// Bytes of a journal block of version 3 before its entries.
+const HEADER_3: usize = 48;
+
+/// Kinds of journal blocks.
+const RECORD: u8 = 0;
+const CHECKPOINT: u8 = 1;
 
 /// Parameters of a device with namespaces, which never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +63,8 @@ pub struct DeviceIdentity {
     /// Blocks of each zone before its data (the *lead*): the first one is the reservation, and the data begins at the
     /// optimal write alignment of the device.
     pub lead_blocks: u32,
+    /// Features (bits) without which a program must not open the namespaces; none is defined yet.
+    pub features: u64,
 }
 
 impl DeviceIdentity {
@@ -196,7 +209,7 @@ pub enum JournalEntry {
 
 /// Upper bound of the blocks of a checkpoint of so many namespaces, v-zones and physical zones.
 pub fn most_checkpoint_blocks(namespaces: u64, vzones: u64, zones: u64) -> u64 {
-    const IDENTITY: u64 = 37;
+    const IDENTITY: u64 = 45;
     const NAMESPACE: u64 = 46 + MOST_NAME as u64;
     const VZONE: u64 = 19;
     // In a group of its own: width, unit, and the number of the zone.
@@ -257,42 +270,60 @@ impl BlockFiller {
     pub fn seal(&self, index: usize, head: JournalHeader, block: &mut [u8]) {
         assert!(index < self.len(), "block {index} of a record or a checkpoint of {} blocks", self.len());
         let (count, entries) = &self.blocks[index];
+        let JournalHeader { mark, generation, serial, offset, kind } = head;
         let mut bytes = Encoder::default();
-        bytes.u32(JOURNAL).u32(0).u64(head.mark).u64(head.generation).u64(head.serial);
-        bytes.u32(head.offset).u16(VERSION).u16(*count).u8(head.kind).bytes(&[0; 7]);
-        bytes.bytes(entries);
+        bytes.u64(serial).u16(*count).bytes(entries);
         block.fill(0);
-        block[..bytes.0.len()].copy_from_slice(&bytes.0);
-        let sum = crc32c::crc32c(&block[SUM.end..]);
-        block[SUM].copy_from_slice(&sum.to_le_bytes());
+        block[FRAME_BYTES..][..bytes.0.len()].copy_from_slice(&bytes.0);
+        let (last, kind) = (kind == 2, kind.min(CHECKPOINT));
+        JOURNAL.seal(block, Frame { mark, generation, version: VERSION, kind, last, index: offset });
     }
 }
 
-/// Decodes a journal block; `None` if it is not one, or is torn, damaged or of another version.
-pub fn read(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
-    let mut from = Decoder(block);
-    let (magic, sum) = (from.u32().ok()?, from.u32().ok()?);
+/// Decodes a journal block.
+///
+/// # Errors
+/// When it is none, is torn or damaged, or of a version that is not supported.
+pub fn read(block: &[u8]) -> Result<(JournalHeader, Vec<JournalEntry>), FrameError> {
+    match JOURNAL.unseal(block) {
+        Ok((frame, payload)) => read_payload(frame, payload).ok_or(FrameError::Other),
+        Err(error) => read_3(block).ok_or(error),
+    }
+}
+
+fn read_payload(frame: Frame, payload: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
+    let Frame { mark, generation, kind, last, index: offset, version } = frame;
+    let kind = match (kind, last) {
+        (RECORD, false) => 0,
+        (CHECKPOINT, last) => 1 + last as u8,
+        _ => return None,
+    };
+    let mut from = Decoder(payload);
+    let (serial, count) = (from.u64().ok()?, from.u16().ok()?);
+    Some((JournalHeader { mark, generation, serial, offset, kind }, decode_all(&mut from, count, version)?))
+}
+
+/// Decodes a journal block of version 3.
+fn read_3(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
+    let mut from = Decoder(JOURNAL_3.verified(block)?);
     let (mark, generation, serial) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
     let (offset, version, count) = (from.u32().ok()?, from.u16().ok()?, from.u16().ok()?);
     let kind = from.u8().ok()?;
-    let right = magic == JOURNAL && version == VERSION && crc32c::crc32c(block.get(SUM.end..)?) == sum;
-    let mut from = Decoder(block.get(HEADER..)?);
-    let entries = (0..count).map(|_| decode(&mut from).ok().flatten()).collect::<Option<Vec<JournalEntry>>>();
-    right.then_some((JournalHeader { mark, generation, serial, offset, kind }, entries?))
+    let mut from = Decoder(block.get(HEADER_3..)?);
+    let entries = decode_all(&mut from, count, version).filter(|_| version == OLDEST_VERSION)?;
+    Some((JournalHeader { mark, generation, serial, offset, kind }, entries))
 }
 
-/// Whether a block is a journal block of any version, maybe with one flipped bit in its magic.
+/// Whether a block is a journal block of any version, also a damaged one.
 pub fn looks_like_journal(block: &[u8]) -> bool {
-    let Some((head, rest)) = block.split_first_chunk::<8>() else { return false };
-    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    word(0) == JOURNAL || is_nearly(word(0), JOURNAL) && word(SUM.start) == crc32c::crc32c(rest)
+    JOURNAL.resembles(block) || JOURNAL_3.resembles(block)
 }
 
 fn encode(entry: &JournalEntry, to: &mut Encoder) {
     match entry {
         JournalEntry::Identity(identity) => {
             to.u8(1).bytes(&identity.uuid).u32(identity.zones).u64(identity.zone_capacity_blocks);
-            to.u32(identity.vzone_zones).u32(identity.lead_blocks);
+            to.u32(identity.vzone_zones).u32(identity.lead_blocks).u64(identity.features);
         }
         JournalEntry::Namespace(id, spec) => {
             to.u8(2).u32(*id).u32(spec.zones).u32(spec.max_active).u32(spec.max_open);
@@ -321,8 +352,13 @@ fn encode(entry: &JournalEntry, to: &mut Encoder) {
     }
 }
 
+/// Decodes `count` entries; `None` if one is invalid.
+fn decode_all(from: &mut Decoder<'_>, count: u16, version: u16) -> Option<Vec<JournalEntry>> {
+    (0..count).map(|_| decode(from, version).ok().flatten()).collect()
+}
+
 /// Decodes an entry; `None` if it is invalid.
-fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
+fn decode(from: &mut Decoder<'_>, version: u16) -> Result<Option<JournalEntry>, TooShort> {
     Ok(Some(match from.u8()? {
         1 => JournalEntry::Identity(DeviceIdentity {
             uuid: from.array()?,
@@ -330,6 +366,7 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
             zone_capacity_blocks: from.u64()?,
             vzone_zones: from.u32()?,
             lead_blocks: from.u32()?,
+            features: if version > OLDEST_VERSION { from.u64()? } else { 0 },
         }),
         2 => {
             let (id, zones, max_active, max_open) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
@@ -367,20 +404,14 @@ fn decode(from: &mut Decoder<'_>) -> Result<Option<JournalEntry>, TooShort> {
 /// Fills the lead of a physical zone: the reservation, and zeros. The first write to a zone makes the drive choose its
 /// place on the dies.
 pub fn reservation(mark: u64, serial: u64, blocks: &mut [u8]) {
-    let mut bytes = Encoder::default();
-    bytes.u32(RESERVED).u32(0).u64(mark).u64(serial);
     blocks.fill(0);
-    let block = &mut blocks[..BLOCK];
-    block[..bytes.0.len()].copy_from_slice(&bytes.0);
-    let sum = crc32c::crc32c(&block[SUM.end..]);
-    block[SUM].copy_from_slice(&sum.to_le_bytes());
+    let frame = Frame { mark, generation: serial, version: 0, kind: 0, last: false, index: 0 };
+    RESERVED.seal(&mut blocks[..BLOCK], frame);
 }
 
 /// Whether a block is a reservation, of any device with namespaces.
 pub fn is_reservation(block: &[u8]) -> bool {
-    let mut from = Decoder(block);
-    let sum = block.get(SUM.end..).map(crc32c::crc32c);
-    from.u32().is_ok_and(|magic| magic == RESERVED) && from.u32().ok() == sum
+    RESERVED.unseal(block).is_ok()
 }
 
 #[cfg(test)]
@@ -400,6 +431,7 @@ mod tests {
             zone_capacity_blocks: 99,
             vzone_zones: 16,
             lead_blocks: 5,
+            features: 1 << 50,
         };
         let spec = Spec { name, zones: 9, max_active: 3, max_open: 2, essential: 2, weight: 5, qos };
         vec![
@@ -415,7 +447,7 @@ mod tests {
     fn vzone_capacity_is_whole_segments_with_small_loss() {
         let of = |vzone_zones, zone_capacity_blocks| {
             let uuid = [0; 16];
-            DeviceIdentity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1 }
+            DeviceIdentity { uuid, zones: 99, zone_capacity_blocks, vzone_zones, lead_blocks: 1, features: 0 }
                 .vzone_blocks()
         };
         assert_eq!((of(2, 6144), of(16, 275_712)), (23 * 512, 8615 * 512));
@@ -455,13 +487,13 @@ mod tests {
         let head = JournalHeader { mark: 5, generation: 9, serial: 1000, offset: 3, kind: 2 };
         let mut block = vec![0; BLOCK];
         filler.seal(0, head, &mut block);
-        assert_eq!(read(&block), Some((head, entries())));
+        assert_eq!(read(&block), Ok((head, entries())));
         for at in 0..BLOCK {
             block[at] ^= 0x10;
-            assert_eq!(read(&block), None, "byte {at}");
+            assert_eq!(read(&block), Err(FrameError::Other), "byte {at}");
             block[at] ^= 0x10;
         }
-        assert_eq!(read(&vec![0; BLOCK]), None);
+        assert_eq!(read(&vec![0; BLOCK]), Err(FrameError::Other));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Geometry, Status, ZonedDevice, Zones},
     evidence::{Presence, presence, read_verified},
+    frame::FrameError,
     runtime::Runtime,
     vzone::{
         allocate,
@@ -125,6 +126,7 @@ pub(super) async fn create(
         zone_capacity_blocks: geometry.zone_capacity_blocks,
         vzone_zones,
         lead_blocks: lead_blocks(&*device),
+        features: 0,
     };
     let fits = (1..=MOST_ZONES as u32).contains(&vzone_zones)
         && geometry.zone_capacity_blocks > LEAST_CAPACITY
@@ -186,9 +188,14 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
         let done = device.submit(Command::read(Lba(start + from), Buf::zeroed(count as usize * BLOCK))).await;
         for (index, at) in (from..from + count).enumerate() {
             let verify = |block: &[u8]| {
-                let found = read(block)?;
+                let found = match read(block) {
+                    Ok(found) => found,
+                    Err(FrameError::Version(version)) => return Some(Err(version)),
+                    Err(FrameError::Other) => return None,
+                };
                 let of = (found.0.mark, found.0.generation);
-                (found.0.offset as u64 == at && journal.of.is_none_or(|known| known == of)).then_some(found)
+                (found.0.offset as u64 == at && journal.of.is_none_or(|known| known == of))
+                    .then_some(Ok(found))
             };
             let block = done.data.get(index * BLOCK..(index + 1) * BLOCK).filter(|_| done.result.is_ok());
             let found = match block.and_then(verify) {
@@ -197,7 +204,8 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
             };
             let (zone, block) = (zone.zone.0, at);
             match found {
-                Ok(Some((head, entries))) => journal.add(head, entries, at),
+                Ok(Some(Ok((head, entries)))) => journal.add(head, entries, at),
+                Ok(Some(Err(version))) => return Err(VzoneError::Version(version)),
                 Ok(None) => _ = journal.damaged.get_or_insert(VzoneError::Damaged { zone, block }),
                 Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
                 Err(error) => {
@@ -417,8 +425,14 @@ async fn find(device: &dyn ZonedDevice) -> Result<DeviceContents, VzoneError> {
     let JournalZone { serial, entries, of, .. } = newest;
     let (mark, generation) = of.ok_or(VzoneError::None)?;
     let is_own = |books: &Books| mark == books.identity.mark() && generation.max(serial) < MOST_COUNTED;
-    let books = replay(entries).filter(|books| is_own(books) && books.are_sane(device.geometry()));
-    Ok(DeviceContents { zone, generation, serial, books: books.ok_or(VzoneError::Absurd)?, zones })
+    let books = replay(entries).filter(is_own).ok_or(VzoneError::Absurd)?;
+    match books.identity.features {
+        0 if books.are_sane(device.geometry()) => {
+            Ok(DeviceContents { zone, generation, serial, books, zones })
+        }
+        0 => Err(VzoneError::Absurd),
+        features => Err(VzoneError::Features(features)),
+    }
 }
 
 /// Recovers the namespaces of a device, and builds their running state.

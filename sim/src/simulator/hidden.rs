@@ -22,7 +22,7 @@ use std::rc::Rc;
 const META_ZONES: u32 = 2;
 
 /// First bytes of metadata blocks: roots and the map, groups, and the journal of namespaces.
-const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj1"];
+const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj3"];
 
 /// The layer that is looked for.
 #[derive(Clone, Copy, Debug)]

@@ -7,12 +7,18 @@
 // The program and the test each use only a part.
 #![allow(dead_code)]
 
-use emu::ssd::Model;
+use emu::ssd::{EmulatedDrive, Model};
 use engine::{
     array::CreateOptions,
     buf::{BLOCK, Buf},
     device::{Geometry, Zrwa},
     zone::ZoneState::{self, Closed, Empty, Full},
+};
+use flate2::read::GzDecoder;
+use std::{
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
+    path::Path,
 };
 
 pub const NAME: &str = "golden";
@@ -128,4 +134,25 @@ pub fn content(zone: u32, life: u32, from: u64, blocks: u64) -> Buf {
     let line = |block: u64| format!("zone {zone:3} life {life:2} block {block:8}\n").into_bytes();
     let bytes: Vec<u8> = (from..from + blocks).flat_map(|block| line(block).repeat(BLOCK / 32)).collect();
     Buf::copy_of(&bytes)
+}
+
+/// Unpacks the image `name` of the golden images `images` to `dir`, as a sparse file, and opens it.
+pub fn unpacked(images: &str, name: &str, dir: &Path) -> EmulatedDrive {
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(images);
+    let mut packed = GzDecoder::new(File::open(images.join(format!("{name}.gz"))).unwrap());
+    let path = dir.join(name);
+    let mut file = File::create_new(&path).unwrap();
+    let mut block = Vec::new();
+    while Read::by_ref(&mut packed).take(BLOCK as u64).read_to_end(&mut block).unwrap() > 0 {
+        if block.iter().all(|byte| *byte == 0) {
+            file.seek(SeekFrom::Current(block.len() as i64)).unwrap();
+        } else {
+            file.write_all(&block).unwrap();
+        }
+        block.clear();
+    }
+    let len = file.stream_position().unwrap();
+    file.set_len(len).unwrap();
+    drop(file);
+    EmulatedDrive::open_image(&path).unwrap()
 }

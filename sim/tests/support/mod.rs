@@ -8,6 +8,7 @@
 pub mod array;
 pub mod copies;
 pub mod golden;
+pub mod golden_layers;
 pub mod rig;
 pub mod scene;
 pub mod volume;

@@ -1,0 +1,110 @@
+//! Golden images of volumes and namespaces: what earlier code has written is read correctly, and written on.
+
+use crate::support::{
+    golden,
+    golden_layers::{
+        IMAGE, check_namespaces, check_volume, content, namespace_options, open_namespaces, open_volume,
+        write_vzone,
+    },
+};
+use emu::ssd::EmulatedDrive;
+use engine::{
+    buf::{BLOCK, Buf},
+    device::ZonedDevice,
+    runtime::Runtime,
+    volume::{Volume, VolumeOptions},
+    vzone::{Namespaces, Spec},
+};
+use std::{path::Path, rc::Rc};
+
+fn unpacked(images: &str, dir: &Path) -> Rc<dyn ZonedDevice> {
+    Rc::new(golden::unpacked(images, IMAGE, dir))
+}
+
+#[test]
+fn golden_volumes_of_each_version_are_read_and_written_on() {
+    ["volume-v5", "volume-v6"].into_iter().for_each(read_volume);
+}
+
+fn read_volume(images: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let device = unpacked(images, dir.path());
+    // Twice: the second start has to find the state that the first one left.
+    for again in [false, true] {
+        let (runtime, volume) = open_volume(device.clone());
+        check_volume(&runtime, &volume);
+        if again {
+            for block in 0..volume.blocks() {
+                let data = content(1000, block, 1);
+                runtime.block_on(volume.write(block, &data, true), || false).unwrap().unwrap();
+                let found = runtime.block_on(volume.read(block, Buf::zeroed(BLOCK)), || false);
+                assert!(found.unwrap().unwrap()[..] == data[..], "block {block}");
+            }
+        }
+        runtime.clear();
+    }
+}
+
+#[test]
+fn golden_namespaces_of_each_version_are_read_and_written_on() {
+    ["namespaces-v3", "namespaces-v4"].into_iter().for_each(read_namespaces);
+}
+
+fn read_namespaces(images: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let device = unpacked(images, dir.path());
+    for again in [false, true] {
+        let (runtime, namespaces) = open_namespaces(device.clone());
+        check_namespaces(&runtime, &namespaces);
+        if again {
+            write_vzone(&runtime, &namespaces.list()[0], (1, 0), 21, 60);
+            let spec = Spec { name: "three".into(), ..namespaces.list()[0].status().spec };
+            let added = runtime.block_on(namespaces.add(spec), || false).unwrap();
+            write_vzone(&runtime, &added.unwrap(), (0, 0), 0, 60);
+        }
+        runtime.clear();
+    }
+}
+
+/// Golden images of another version, or with a feature, are refused as such, and nothing is written.
+#[test]
+fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
+    // The version of the frame, and the features, in the newest root and in the checkpoint of the journal.
+    for (images, magic, features_at) in
+        [("volume-v6", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
+    {
+        for (at, value, said) in
+            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 1, "features (0x1)")]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            drop(unpacked(images, dir.path()));
+            let path = dir.path().join(IMAGE);
+            let mut bytes = std::fs::read(&path).unwrap();
+            let starts = (0..bytes.len() / BLOCK).map(|block| block * BLOCK);
+            let framed: Vec<usize> = starts.filter(|start| bytes[*start..].starts_with(magic)).collect();
+            for start in framed {
+                let block = &mut bytes[start..][..BLOCK];
+                let is_first = block[26] == 3 && block[28] == 0 || magic == b"zvj3" && block[42] == 1;
+                if at == 24 || is_first {
+                    block[at] = value;
+                    let sum = crc32c::crc32c(&block[8..]);
+                    block[4..8].copy_from_slice(&sum.to_le_bytes());
+                }
+            }
+            std::fs::write(&path, &bytes).unwrap();
+            let device = Rc::new(EmulatedDrive::open_image(&path).unwrap());
+            let runtime = Runtime::new();
+            let error = match images.starts_with("volume") {
+                true => refused(&runtime, Volume::open(&runtime, device, VolumeOptions::default())),
+                false => refused(&runtime, Namespaces::open(&runtime, device, namespace_options())),
+            };
+            assert!(error.contains(said), "{images}: {error}");
+            runtime.clear();
+            assert!(std::fs::read(&path).unwrap() == bytes, "{images} has changed");
+        }
+    }
+}
+
+fn refused<T, E: ToString>(runtime: &Runtime, opened: impl Future<Output = Result<T, E>>) -> String {
+    runtime.block_on(opened, || false).unwrap().err().expect("it is refused").to_string()
+}
