@@ -454,6 +454,26 @@ pub enum NoPart {
     OldUnreadable { block: u64, error: DeviceError },
 }
 
+/// Why the rebuild or copy of a part, or of some of its rows, has ended early.
+pub enum RebuildStop {
+    /// A reset or finish of the zone is requested, or its state has changed: try again.
+    Again,
+    /// The part cannot be rebuilt or copied now.
+    Error(NoPart),
+}
+
+impl From<NoPart> for RebuildStop {
+    fn from(error: NoPart) -> RebuildStop {
+        RebuildStop::Error(error)
+    }
+}
+
+impl From<DeviceError> for RebuildStop {
+    fn from(error: DeviceError) -> RebuildStop {
+        RebuildStop::Error(error.into())
+    }
+}
+
 /// Why a member is out, or another remark on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Error)]
 pub enum Note {

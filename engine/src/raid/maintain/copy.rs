@@ -20,16 +20,16 @@ use crate::{
     device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
     raid::{
         bad_blocks::RebuildLoss,
-        error::{NoPart, ReplaceFailure},
+        error::{NoPart, RebuildStop, ReplaceFailure},
         geometry::physical,
         io,
         maintain::{
-            part::{self, RebuildStop},
+            part,
             target::{self, Target},
         },
         parts::Raid,
         seat::Seat,
-        zone::{exclusion, flow::Zone, read, settle},
+        zone::{exclusion, flow::Zone, read, settle, stripe},
     },
     runtime::{self, COPY, give_way},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -308,7 +308,7 @@ async fn copy_rest(
     let report = Command::Report { first: physical(index), count: 1 };
     let done = raid.members.submit(member, report).await;
     if let Err(error) = done.result {
-        read::read_failed(raid, index, copy.seat, error);
+        stripe::read_failed(raid, index, copy.seat, error);
     }
     let used_blocks = layout.rows * layout.chunk_blocks;
     // In the last row, the write pointer of this member may be at the end before those of others.
@@ -434,13 +434,13 @@ async fn decode_old(
     copy: &CopyJob<'_>,
 ) -> Result<(Buf, Buf), RebuildStop> {
     let (layout, member) = (&raid.layout, copy.seat.member);
-    read::read_failed(raid, zone, copy.seat, error);
-    read::note_read_of(raid, zone, member, at..at + 1, Err(error));
+    stripe::read_failed(raid, zone, copy.seat, error);
+    stripe::note_read_of(raid, zone, member, at..at + 1, Err(error));
     check_part(raid, zone, copy)?;
     let row = at / layout.chunk_blocks;
     let mut lost = RebuildLoss::default();
     if row < read::tail(raid, zone) / layout.stripe_blocks() {
-        let data = part::other_rows(raid, zone, member, at..at + 1, &mut lost).await?;
+        let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         let content = io::content_of(raid, member, row);
         if lost.bad_blocks.is_empty()
             && let Command::Write { data, oob, .. } = io::write_command(raid, member, zone, at, data, content)

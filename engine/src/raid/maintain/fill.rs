@@ -15,16 +15,16 @@ use crate::{
     raid::{
         bad_blocks::RebuildLoss,
         durable,
-        error::NoPart,
+        error::{NoPart, RebuildStop},
         events::Event,
         failures,
         geometry::{ChunkRange, Role, physical},
         io,
         journal::log::MetaLog,
-        maintain::part::{self, PartRebuild, RebuildStop},
+        maintain::part::{self, PartRebuild},
         parts::Raid,
         power,
-        zone::{exclusion, flow::Parities, read, relocated},
+        zone::{exclusion, flow::Parities, read, relocated, stripe},
     },
     zone::{ZoneIndex, ZoneState},
 };
@@ -195,7 +195,7 @@ async fn decode_block(
     let (row, from) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
     if row < read::tail(raid, zone) / layout.stripe_blocks() {
         let mut lost = RebuildLoss::default();
-        let data = part::other_rows(raid, zone, member, at..at + 1, &mut lost).await?;
+        let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         return Ok(lost.bad_blocks.is_empty().then_some(data));
     }
     let role = layout.role(member, row);
@@ -211,10 +211,10 @@ async fn decode_tail(
     role: Role,
 ) -> Result<Buf, DeviceError> {
     let known = match raid.zones.running(zone) {
-        Some(running) => read::running_parities(raid, &running.flow.borrow(), piece),
+        Some(running) => stripe::running_parities(raid, &running.flow.borrow(), piece),
         None => Parities::default(),
     };
-    read::decode(raid, zone, piece, role, read::tail(raid, zone), &known).await
+    stripe::decode(raid, zone, piece, role, read::tail(raid, zone), &known).await
 }
 
 /// Whether all blocks of a member's part of a zone, readable or not, can be decoded from the other members.
@@ -225,7 +225,7 @@ async fn decodes_all(raid: &Rc<Raid>, zone: ZoneIndex, member: usize) -> Result<
     let end = stripe * layout.chunk_blocks;
     let most = part::batch_blocks(raid);
     for at in (0..end).step_by(most as usize) {
-        part::other_rows(raid, zone, member, at..end.min(at + most), &mut lost).await?;
+        stripe::decode_rows(raid, zone, member, at..end.min(at + most), &mut lost).await?;
         part::check_stop(raid, member)?;
     }
     if !lost.bad_blocks.is_empty() {

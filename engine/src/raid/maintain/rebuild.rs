@@ -26,14 +26,14 @@ use crate::{
     },
     raid::{
         bad_blocks::RebuildLoss,
-        error::{ArrayError, NoPart, NoRebuild},
+        error::{ArrayError, NoPart, NoRebuild, RebuildStop},
         events::Event,
         failures,
         geometry::{ChunkRange, ParityPlace, Role, each, physical},
         io,
         maintain::{
             fill, job,
-            part::{self, PartRebuild, RebuildStop},
+            part::{self, PartRebuild},
         },
         parts::Raid,
         policy::{
@@ -45,7 +45,7 @@ use crate::{
         zone::{
             exclusion,
             flow::{Parities, Zone},
-            read, relocated, settle, spare,
+            read, relocated, settle, spare, stripe,
         },
     },
     runtime::{self, give_way},
@@ -320,7 +320,7 @@ async fn copy_rows(
         // Row by row in a ZRWA: writes have to stay inside it.
         let row_end = if follow.is_some() { (at / chunk + 1) * chunk } else { end };
         let to = (at + most).min(row_end);
-        let data = part::other_rows(raid, zone, member, at..to, &mut work.lost).await?;
+        let data = stripe::decode_rows(raid, zone, member, at..to, &mut work.lost).await?;
         part::check_stop(raid, member)?;
         (work.report)(data.len() as u64);
         let content = io::content_of(raid, member, at / chunk);
@@ -367,8 +367,8 @@ async fn rebuild_full(
         let piece = ChunkRange { stripe, index, from: 0, to: to.min(layout.chunk_blocks) };
         if piece.to > 0 {
             let none = Parities::default();
-            let decode = async |piece: ChunkRange| read::decode(raid, zone, piece, role, tail, &none).await;
-            let found = part::decode_singly(raid, zone, member, piece, &mut work.lost, decode).await?;
+            let decode = async |piece: ChunkRange| stripe::decode(raid, zone, piece, role, tail, &none).await;
+            let found = stripe::decode_singly(raid, zone, member, piece, &mut work.lost, decode).await?;
             data[..found.len()].copy_from_slice(&found);
         }
         (work.report)(data.len() as u64);
@@ -479,10 +479,10 @@ async fn copy_tail(
         let tail = stripe * layout.stripe_blocks() + covered;
         let role = Role::Data(index);
         let decode = async |piece: ChunkRange| {
-            let known = read::running_parities(raid, &zone.flow.borrow(), piece);
-            read::decode(raid, zone.index, piece, role, tail, &known).await
+            let known = stripe::running_parities(raid, &zone.flow.borrow(), piece);
+            stripe::decode(raid, zone.index, piece, role, tail, &known).await
         };
-        let data = part::decode_singly(raid, zone.index, member, piece, &mut work.lost, decode).await?;
+        let data = stripe::decode_singly(raid, zone.index, member, piece, &mut work.lost, decode).await?;
         let write = io::write_command(raid, member, zone.index, stripe * chunk, data, Content::Data);
         part::on_member(raid, member, write).await?;
     }

@@ -15,4 +15,5 @@ pub mod reread;
 pub mod set;
 pub mod settle;
 pub mod spare;
+pub mod stripe;
 pub mod write;

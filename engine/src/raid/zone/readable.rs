@@ -4,7 +4,7 @@ use crate::{
     raid::{
         geometry::{ChunkRange, each},
         parts::Raid,
-        zone::read,
+        zone::{read, stripe},
     },
     zone::ZoneIndex,
 };
@@ -19,7 +19,7 @@ pub fn is_readable(raid: &Raid, zone: ZoneIndex) -> bool {
     let of_holes = holes.flat_map(|hole| hole.from..hole.to);
     let rows = unreadable.iter().map(|(_, at)| *at).chain(of_holes).map(|at| at / layout.chunk_blocks);
     // Rows below `first` can be read, unless they have unreadable blocks or holes, or are partial.
-    let kept = each(live).map(|member| read::kept_end(raid, zone, member)).min().unwrap_or(0);
+    let kept = each(live).map(|member| stripe::kept_end(raid, zone, member)).min().unwrap_or(0);
     let first = if raid.members.are_enough(live) { kept / layout.chunk_blocks } else { 0 };
     let end = tail.div_ceil(layout.stripe_blocks());
     let partial = tail / layout.stripe_blocks();
@@ -49,7 +49,7 @@ fn is_stripe_readable(
         let holds = |index: u64| {
             let member = layout.member(stripe, index);
             let piece = ChunkRange { stripe, index, from: block, to: block + 1 };
-            read::has_piece(raid, zone, member, piece)
+            stripe::has_piece(raid, zone, member, piece)
                 && !unreadable.contains(&(member, stripe * layout.chunk_blocks + block))
         };
         let chunks = (covered - block).div_ceil(layout.chunk_blocks);

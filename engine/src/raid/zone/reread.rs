@@ -12,7 +12,7 @@ use crate::{
     raid::{
         geometry::{ChunkRange, Role},
         parts::Raid,
-        zone::{flow::Parities, read},
+        zone::{flow::Parities, read, stripe},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -55,11 +55,11 @@ async fn read_without(
     avoided: u32,
 ) -> Result<Buf, DeviceError> {
     let partial = match raid.zones.running(zone) {
-        Some(running) => read::partial_stripe(raid, &running, piece).await?,
+        Some(running) => stripe::partial_stripe(raid, &running, piece).await?,
         None => None,
     };
     let (tail, known) = partial.unwrap_or_else(|| (read::tail(raid, zone), Parities::default()));
-    read::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
+    stripe::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
 }
 
 /// As [`read_without`], with the parities that assembly found instead of those computed from the data.
@@ -75,7 +75,7 @@ async fn read_with_found(
     let lacking = (0..raid.layout.parities).filter(|which| known[*which].is_none());
     let avoided =
         lacking.fold(avoided, |all, which| all | 1 << raid.layout.parity_member(piece.stripe, which));
-    read::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
+    stripe::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
 }
 
 /// The parities at `piece`'s offset that assembly found and that contradict the data, with the tail that they
