@@ -23,8 +23,8 @@ use engine::{
     format::{
         Origin,
         record::{
-            BurnedRange, Checkpoint, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED, Record, TailRecord,
-            ZoneRecord,
+            BadBlocks, BurnedRange, Checkpoint, Header, Lacks, ParityRecord, PartBadBlocks, RELOCATED,
+            Record, TailRecord, ZoneRecord,
         },
         superblock::Superblock,
     },
@@ -551,7 +551,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
     let parity = |index| ParityRecord { zone, epoch, stripe: 0, index, from: 0, data: data.clone() };
     let tail = TailRecord { zone, generation: 0, epoch, tail_blocks: 11 };
     let burned = BurnedRange { zone, member, epoch, from: 2, to: 4 };
-    let hole = Hole { zone, member, epoch, from: 4, to: 6 };
+    let bad_blocks = BadBlocks { zone, member, epoch, from: 4, to: 6 };
     let zones =
         vec![ZoneRecord { epoch, lost: 2, finished: Some(7), ..Default::default() }; of.zones as usize];
     let checkpoint = Checkpoint {
@@ -561,7 +561,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
         superblock: of.clone(),
         zones,
         burned: vec![burned],
-        holes: vec![hole],
+        bad_blocks: vec![bad_blocks],
         parity: vec![parity(0)],
         tails: vec![tail],
     };
@@ -576,7 +576,7 @@ fn all_records(of: &Superblock) -> Vec<Record> {
         Record::Parity(parity(RELOCATED)),
         Record::Tail(tail),
         Record::Lacks(Lacks { zone, members: 2, epoch }),
-        Record::Holes(Holes { zone, member, epoch, ranges: vec![2..4, 6..9] }),
+        Record::BadBlocks(PartBadBlocks { zone, member, epoch, ranges: vec![2..4, 6..9] }),
         Record::Decided { zone, epoch },
         Record::Claim { host: engine::format::Uuid([5; 16]), id: engine::format::Uuid([6; 16]) },
     ]

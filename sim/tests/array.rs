@@ -189,7 +189,7 @@ fn rewrite(drive: &Drive, found: &DriveExamination, change: impl FnOnce(&mut Sup
         moved: Default::default(),
         zones: vec![ZoneRecord::default(); superblock.zones as usize],
         burned: Vec::new(),
-        holes: Vec::new(),
+        bad_blocks: Vec::new(),
         parity: Vec::new(),
         tails: Vec::new(),
         superblock,

@@ -17,8 +17,8 @@ use engine::{
         Origin, Uuid, VERSION,
         oob::{Content, Mark, OOB_BYTES},
         record::{
-            BurnedRange, Checkpoint, HEADER_BYTES, Header, Hole, Holes, Lacks, ParityRecord, RELOCATED,
-            Record, TailRecord, ZoneRecord,
+            BadBlocks, BurnedRange, Checkpoint, HEADER_BYTES, Header, Lacks, ParityRecord, PartBadBlocks,
+            RELOCATED, Record, TailRecord, ZoneRecord,
         },
         superblock::{Superblock, SuperblockMember},
     },
@@ -116,7 +116,7 @@ impl Bed {
             superblock: self.found.superblock.clone(),
             zones: vec![ZoneRecord::default(); self.found.superblock.zones as usize],
             burned: Vec::new(),
-            holes: Vec::new(),
+            bad_blocks: Vec::new(),
             parity: Vec::new(),
             tails: Vec::new(),
         }
@@ -240,7 +240,7 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("parities", Number(COUNTS_AT + 4, u32::MAX)),
         ("tails", Number(COUNTS_AT + 8, u32::MAX)),
         ("burned", Number(COUNTS_AT + 12, u32::MAX)),
-        ("holes", Number(COUNTS_AT + 16, u32::MAX)),
+        ("bad blocks", Number(COUNTS_AT + 16, u32::MAX)),
         ("generation", InCheckpoint(|c| c.generation = u64::MAX)),
         ("finished", InCheckpoint(|c| c.zones[3].finished = Some(649))),
         ("finished", InCheckpoint(|c| c.zones[3].finished = Some(1 << 62))),
@@ -251,10 +251,10 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("place", InCheckpoint(|c| _ = c.moved.insert(3, 12))),
         ("place", InCheckpoint(|c| _ = c.moved.insert(3, u32::MAX))),
         ("place", InCheckpoint(|c| c.moved = [(3, 12), (4, 12)].into())),
-        ("zone of hole", InCheckpoint(|c| c.holes.push(hole(10, 0, 0, 1)))),
-        ("member of hole", InCheckpoint(|c| c.holes.push(hole(0, 4, 0, 1)))),
-        ("start of hole", InCheckpoint(|c| c.holes.push(hole(0, 0, 2, 1)))),
-        ("end of hole", InCheckpoint(|c| c.holes.push(hole(0, 0, 0, 217)))),
+        ("zone of bad blocks", InCheckpoint(|c| c.bad_blocks.push(bad_block(10, 0, 0, 1)))),
+        ("member of bad blocks", InCheckpoint(|c| c.bad_blocks.push(bad_block(0, 4, 0, 1)))),
+        ("start of bad blocks", InCheckpoint(|c| c.bad_blocks.push(bad_block(0, 0, 2, 1)))),
+        ("end of bad blocks", InCheckpoint(|c| c.bad_blocks.push(bad_block(0, 0, 0, 217)))),
         ("zone of burned", InCheckpoint(|c| c.burned.push(burned(10, 0, 0, 1)))),
         ("member of burned", InCheckpoint(|c| c.burned.push(burned(0, 4, 0, 1)))),
         ("from", InCheckpoint(|c| c.burned.push(burned(0, 0, 2, 1)))),
@@ -274,9 +274,9 @@ fn lies() -> Vec<(&'static str, Lie)> {
         ("members", Behind(Record::Rebuilt { zone: 0, epoch: 0, members: 1 << 31 }, 60)),
         ("zone", Behind(Record::Lacks(Lacks { zone: 10, epoch: 0, members: 1 }), 60)),
         ("members that lack", Behind(Record::Lacks(Lacks { zone: 0, epoch: 0, members: 1 << 4 }), 60)),
-        ("zone of holes", Behind(Record::Holes(holes(10, 0, 0..1)), 60)),
-        ("member of holes", Behind(Record::Holes(holes(0, 4, 0..1)), 60)),
-        ("end of hole", Behind(Record::Holes(holes(0, 0, 0..u64::MAX)), 60)),
+        ("zone of bad blocks", Behind(Record::BadBlocks(bad_blocks(10, 0, 0..1)), 60)),
+        ("member of bad blocks", Behind(Record::BadBlocks(bad_blocks(0, 4, 0..1)), 60)),
+        ("end of bad blocks", Behind(Record::BadBlocks(bad_blocks(0, 0, 0..u64::MAX)), 60)),
         ("zone", Behind(Record::Decided { zone: 10, epoch: 0 }, 60)),
         ("zone of tail", Behind(Record::Tail(tail(10, 1)), 60)),
         ("tail", Behind(Record::Tail(tail(0, u64::MAX)), 60)),
@@ -296,12 +296,12 @@ fn burned(zone: u32, member: u32, from: u64, to: u64) -> BurnedRange {
     BurnedRange { zone, member, epoch: 0, from, to }
 }
 
-fn hole(zone: u32, member: u32, from: u64, to: u64) -> Hole {
-    Hole { zone, member, epoch: 0, from, to }
+fn bad_block(zone: u32, member: u32, from: u64, to: u64) -> BadBlocks {
+    BadBlocks { zone, member, epoch: 0, from, to }
 }
 
-fn holes(zone: u32, member: u32, range: Range<u64>) -> Holes {
-    Holes { zone, member, epoch: 0, ranges: vec![range] }
+fn bad_blocks(zone: u32, member: u32, range: Range<u64>) -> PartBadBlocks {
+    PartBadBlocks { zone, member, epoch: 0, ranges: vec![range] }
 }
 
 /// Recomputes the checksum of a changed record.
@@ -468,11 +468,11 @@ fn forge(drive: &Drive, member: u32, mut superblock: Superblock, change: impl Fn
     let start = drive.device.geometry().start(zone);
     let zones = known_zones(drive, superblock.zones);
     let origin = Origin { array: superblock.array, member, lba: start.0 };
-    let (incomplete, burned, holes) = Default::default();
+    let (incomplete, burned, bad_blocks) = Default::default();
     let (parity, tails, sequence) = (Vec::new(), Vec::new(), superblock.event);
     let moved = Default::default();
     let checkpoint =
-        Checkpoint { generation, incomplete, moved, superblock, zones, burned, holes, parity, tails };
+        Checkpoint { generation, incomplete, moved, superblock, zones, burned, bad_blocks, parity, tails };
     let data = Record::Checkpoint(Box::new(checkpoint)).encode(origin, sequence);
     for command in [Command::Reset { zones: Zones::One(zone) }, Command::write(start, data, true)] {
         assert_eq!(run(&runtime, drive.device.submit(command)).result, Ok(()));

@@ -216,7 +216,7 @@ fn holds_every_kind_of_record(golden: &Golden) {
             }
         }
     }
-    // Hole records need more room than these logs have.
+    // Bad block records need more room than these logs have.
     assert_eq!(in_log, (1..=11).filter(|kind| *kind != 10).collect());
     assert_eq!(in_data, BTreeSet::from([8]), "tail records in rows ahead");
     // The zone's present life is too short for logged tails.

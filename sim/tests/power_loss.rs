@@ -491,7 +491,7 @@ fn read_after_cache_loss_decodes_and_rebuild_restores() {
 #[test]
 fn rebuild_repeats_zone_after_power_loss_of_target() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };
-    // With a damaged block, holes are logged between the last write to the part and its record.
+    // With a damaged block, bad blocks are logged between the last write to the part and its record.
     for (policy, full, damaged) in [
         (Policy::Log, false, false),
         (Policy::Zrwa, false, false),
@@ -534,7 +534,7 @@ fn rebuild_repeats_zone_after_power_loss_of_target() {
             scene.rig.cut_power(&mut Rng::new(1), |_| CACHE_LOST);
             assemble(&mut scene, Some(0), None).unwrap();
             assert_eq!(wp(&scene.runtime, &scene.array, 0).1, tail, "{what}");
-            // The hole of the part, and the damaged block, which would be needed to decode it.
+            // The bad block of the part, and the damaged block, which would be needed to decode it.
             let lost = read_each(&scene, 0..tail, &what);
             assert!(lost.len() <= 2 * usize::from(damaged), "{what}: {lost:?}");
         }
@@ -567,8 +567,8 @@ fn promise_costs_one_log_block_per_part() {
     }
 }
 
-/// Drive 1 loses its volatile cache while an array is in deferred-write mode, which leaves the cache as it is: the array
-/// does without that member, and acknowledged blocks that are gone are neither returned nor promised later.
+/// Drive 1 loses its volatile cache while an array is in deferred-write mode, which leaves the cache as it is: the
+/// array does without that member, and acknowledged blocks that are gone are neither returned nor promised later.
 #[test]
 fn power_loss_in_deferred_write_mode_takes_member_out() {
     let shape = Geometry { volatile_cache: true, ..geometry(8, 240, 8) };

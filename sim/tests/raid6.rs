@@ -545,8 +545,8 @@ fn raid6_unreadable_block_is_lost_without_two_members() {
         // Blocks that could not be rebuilt are still lacking when another member is lost.
         scene.write_to(0, 8 * scene.stripe() + 1);
         scene.cut(&[0]);
-        let holes = if expected.is_empty() { &[] } else { lost };
-        assert_eq!(scene.unreadable(0), expect(&[holes, &[0]].concat()), "{what}");
+        let bad_blocks = if expected.is_empty() { &[] } else { lost };
+        assert_eq!(scene.unreadable(0), expect(&[bad_blocks, &[0]].concat()), "{what}");
     }
 }
 

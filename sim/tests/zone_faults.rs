@@ -731,7 +731,7 @@ fn rebuild_passes_unreadable_blocks_losing_no_other() {
         assert_eq!(scene.rebuild(), more.iter().filter(has).copied().collect::<Vec<_>>(), "{what}");
         scene.cut(&[]);
         scene.check_lost(&more, what);
-        // A reset removes the holes.
+        // A reset removes the bad blocks.
         assert_eq!((scene.reset(0), scene.reset(1)), (Ok(()), Ok(())));
         assert_eq!(scene.array.status().lost_blocks, left);
         scene.write(0, 0, TAILS[0]);
@@ -756,7 +756,7 @@ fn lost_blocks_return_when_their_source_is_readable() {
         scene.cut(&[]);
         assert_eq!(scene.array.status().lost_blocks, BAD.len() as u64);
         scene.check_lost(&[], what);
-        // Holes are never used for decoding.
+        // Bad blocks are never used for decoding.
         scene.cut(&[0]);
         scene.check_lost(&LOST, what);
         scene.cut(&[]);
@@ -779,9 +779,10 @@ fn lost_blocks_return_when_their_source_is_readable() {
     }
 }
 
-/// Once the blocks of the other drive are readable again, a rebuild fills the holes, and another member may be lost.
+/// Once the blocks of the other drive are readable again, a rebuild fills the bad blocks, and another member may be
+/// lost.
 #[test]
-fn rebuild_fills_holes_that_decode_again() {
+fn rebuild_fills_bad_blocks_that_decode_again() {
     for (policy, spare) in Policy::ALL.into_iter().flat_map(|policy| [(policy, 0), (policy, 4)]) {
         let what = &format!("{policy:?} {spare}");
         let refilled = || {
@@ -826,10 +827,10 @@ fn rebuild_fills_holes_that_decode_again() {
     }
 }
 
-/// A part with a hole that can be filled has another block that became unreadable and cannot be decoded: whenever the
-/// filling is interrupted, that block is an error and never zeros.
+/// A part with a bad block that can be filled has another block that became unreadable and cannot be decoded: whenever
+/// the filling is interrupted, that block is an error and never zeros.
 #[test]
-fn filling_of_holes_never_replaces_unreadable_block_by_zeros() {
+fn filling_of_bad_blocks_never_replaces_unreadable_block_by_zeros() {
     for policy in Policy::ALL {
         let mut ended = false;
         for steps in 0..1000 {
@@ -839,7 +840,7 @@ fn filling_of_holes_never_replaces_unreadable_block_by_zeros() {
             scene.fail_reads();
             assert_eq!(scene.rebuild(), LOST, "{policy:?}");
             scene.cut(&[]);
-            // The block behind the hole of zone 0, on the drive that is member 3 now and on another one.
+            // The block behind the bad block of zone 0, on the drive that is member 3 now and on another one.
             for drive in [4, 0] {
                 scene.rig.damage(drive, Fault::Unreadable(Lba(scene.shape.start(part(0)).0 + BAD[0].1 + 1)));
             }
@@ -898,8 +899,8 @@ fn rebuild_over_unreadable_blocks_survives_interruption_anywhere() {
 }
 
 #[test]
-fn rebuild_leaves_out_zone_with_too_many_holes() {
-    // A checkpoint takes 95 blocks, which leaves room for 128 holes.
+fn rebuild_leaves_out_zone_with_too_many_bad_blocks() {
+    // A checkpoint takes 95 blocks, which leaves room for 128 bad blocks.
     let mut scene = Scene::shaped(Policy::Zrwa, geometry(4 + META, 100, 8));
     (0..4).for_each(|zone| scene.write(zone, 0, 25 * STRIPE));
     for at in (0..100).step_by(2) {
@@ -910,7 +911,7 @@ fn rebuild_leaves_out_zone_with_too_many_holes() {
     scene.replace(2);
     let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
     assert!(rebuilt.left_out.len() == 1 && rebuilt.left_out[0].zone == 2, "{:?}", rebuilt.left_out);
-    assert_eq!(rebuilt.left_out[0].reason, NoPart::TooManyHoles);
+    assert_eq!(rebuilt.left_out[0].reason, NoPart::TooManyBadBlocks);
     assert!(rebuilt.lost.iter().all(|lost| lost.zone < 2));
     scene.cut(&[]);
     assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);

@@ -91,7 +91,7 @@ pub struct BurnedRange {
 
 /// Blocks of a member's part of a zone that could not be rebuilt: zeros were written in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hole {
+pub struct BadBlocks {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
@@ -104,9 +104,9 @@ pub struct Hole {
     pub to: u64,
 }
 
-/// All holes of a member's part of a zone.
+/// All bad blocks of a member's part of a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holes {
+pub struct PartBadBlocks {
     /// Zone of the array.
     pub zone: u32,
     /// Role of the member.
@@ -156,8 +156,8 @@ pub struct Checkpoint {
     pub zones: Vec<ZoneRecord>,
     /// Burned blocks of all members.
     pub burned: Vec<BurnedRange>,
-    /// Holes of all members.
-    pub holes: Vec<Hole>,
+    /// Bad blocks of all members.
+    pub bad_blocks: Vec<BadBlocks>,
     /// Partial parity and relocated blocks in this member's log that are still needed.
     pub parity: Vec<ParityRecord>,
     /// Tails in this member's log that are still needed.
@@ -212,7 +212,7 @@ pub enum Record {
     /// Parts of a zone that are lost.
     Lacks(Lacks),
     /// Blocks that a rebuild could not decode.
-    Holes(Holes),
+    BadBlocks(PartBadBlocks),
     /// The tail of the zone has been decided, and the zone waits for no member any more.
     Decided {
         /// Zone of the array.
@@ -234,8 +234,8 @@ pub enum Record {
 pub const ZONE_BYTES: usize = 40;
 const TAIL_BYTES: usize = 24;
 const BURNED_BYTES: usize = 32;
-/// Bytes of a hole in a checkpoint.
-pub const HOLE_BYTES: usize = 32;
+/// Bytes of a run of bad blocks in a checkpoint.
+pub const BAD_BLOCKS_BYTES: usize = 32;
 /// Bytes of a parity record in a checkpoint, without the data.
 const PARITY_BYTES: usize = 32;
 const NOT_FINISHED: u64 = u64::MAX;
@@ -252,7 +252,7 @@ impl Record {
             Record::Parity(_) => 7,
             Record::Tail(_) => 8,
             Record::Lacks(_) => 9,
-            Record::Holes(_) => 10,
+            Record::BadBlocks(_) => 10,
             Record::Decided { .. } => 11,
             Record::Claim { .. } => CLAIM,
         }
@@ -279,7 +279,7 @@ impl Record {
             Record::Lacks(Lacks { zone, members, epoch }) => {
                 out.u32(*zone).u32(*members).u64(*epoch);
             }
-            Record::Holes(holes) => holes.encode(out),
+            Record::BadBlocks(bad_blocks) => bad_blocks.encode(out),
             Record::Decided { zone, epoch } => {
                 out.u32(*zone).u32(0).u64(*epoch);
             }
@@ -306,7 +306,7 @@ impl Record {
             7 => Record::Parity(ParityRecord::decode(from)?),
             8 => Record::Tail(TailRecord::decode(from)?),
             9 => Record::Lacks(Lacks { zone: from.u32()?, members: from.u32()?, epoch: from.u64()? }),
-            10 => Record::Holes(Holes::decode(from)?),
+            10 => Record::BadBlocks(PartBadBlocks::decode(from)?),
             11 => {
                 let (zone, _) = (from.u32()?, from.u32()?);
                 Record::Decided { zone, epoch: from.u64()? }
@@ -354,7 +354,7 @@ impl Record {
                 zone_exists(lacks.zone)?;
                 expect(of.are_members(lacks.members), "members that lack", lacks.members)
             }
-            Record::Holes(holes) => holes.check(of),
+            Record::BadBlocks(bad_blocks) => bad_blocks.check(of),
         }
     }
 
@@ -470,7 +470,7 @@ impl Checkpoint {
         out.u64(self.generation);
         self.superblock.encode(out);
         out.u32(self.zones.len() as u32).u32(self.parity.len() as u32).u32(self.tails.len() as u32);
-        out.u32(self.burned.len() as u32).u32(self.holes.len() as u32);
+        out.u32(self.burned.len() as u32).u32(self.bad_blocks.len() as u32);
         for (index, zone) in (0..).zip(&self.zones) {
             let finished = zone.finished.unwrap_or(NOT_FINISHED);
             let flags = zone.resetting as u32 | (self.incomplete.contains(&index) as u32) << 1;
@@ -484,8 +484,8 @@ impl Checkpoint {
         for burned in &self.burned {
             burned.encode(out);
         }
-        for hole in &self.holes {
-            hole.encode(out);
+        for bad_block in &self.bad_blocks {
+            bad_block.encode(out);
         }
         for parity in &self.parity {
             parity.encode(out);
@@ -496,14 +496,14 @@ impl Checkpoint {
         let generation = from.u64()?;
         let superblock = Superblock::decode(from, version)?;
         let (zones, parity, tails, burned) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
-        let holes = from.u32()?;
+        let bad_blocks = from.u32()?;
         expect(zones == superblock.zones, "zone records", zones)?;
         let mut room = from.0.len() as u64;
         let counts = [
             ("zone records", zones, ZONE_BYTES),
             ("tails", tails, TAIL_BYTES),
             ("burned", burned, BURNED_BYTES),
-            ("holes", holes, HOLE_BYTES),
+            ("bad blocks", bad_blocks, BAD_BLOCKS_BYTES),
             ("parities", parity, PARITY_BYTES),
         ];
         for (field, count, bytes) in counts {
@@ -529,9 +529,9 @@ impl Checkpoint {
             .collect::<Result<_, TooShort>>()?;
         let tails = (0..tails).map(|_| TailRecord::decode(from)).collect::<Result<_, TooShort>>()?;
         let burned = (0..burned).map(|_| BurnedRange::decode(from)).collect::<Result<_, TooShort>>()?;
-        let holes = (0..holes).map(|_| Hole::decode(from)).collect::<Result<_, TooShort>>()?;
+        let bad_blocks = (0..bad_blocks).map(|_| BadBlocks::decode(from)).collect::<Result<_, TooShort>>()?;
         let parity = (0..parity).map(|_| ParityRecord::decode(from)).collect::<Result<_, RecordError>>()?;
-        Ok(Checkpoint { generation, incomplete, moved, superblock, zones, burned, holes, parity, tails })
+        Ok(Checkpoint { generation, incomplete, moved, superblock, zones, burned, bad_blocks, parity, tails })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
@@ -550,7 +550,7 @@ impl Checkpoint {
         }
         self.tails.iter().try_for_each(|tail| tail.check(of))?;
         self.burned.iter().try_for_each(|burned| burned.check(of))?;
-        self.holes.iter().try_for_each(|hole| hole.check(of))?;
+        self.bad_blocks.iter().try_for_each(|bad_block| bad_block.check(of))?;
         self.parity.iter().try_for_each(|parity| parity.check(of))
     }
 }
@@ -573,25 +573,25 @@ impl BurnedRange {
     }
 }
 
-impl Hole {
+impl BadBlocks {
     fn encode(&self, out: &mut Encoder) {
         out.u32(self.zone).u32(self.member).u64(self.epoch).u64(self.from).u64(self.to);
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<Hole, TooShort> {
+    fn decode(from: &mut Decoder<'_>) -> Result<BadBlocks, TooShort> {
         let (zone, member, epoch) = (from.u32()?, from.u32()?, from.u64()?);
-        Ok(Hole { zone, member, epoch, from: from.u64()?, to: from.u64()? })
+        Ok(BadBlocks { zone, member, epoch, from: from.u64()?, to: from.u64()? })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
-        expect(self.zone < of.zones, "zone of hole", self.zone)?;
-        expect((self.member as usize) < of.members.len(), "member of hole", self.member)?;
-        expect(self.to <= of.rows * of.chunk_blocks as u64, "end of hole", self.to)?;
-        expect(self.from <= self.to, "start of hole", self.from)
+        expect(self.zone < of.zones, "zone of bad blocks", self.zone)?;
+        expect((self.member as usize) < of.members.len(), "member of bad blocks", self.member)?;
+        expect(self.to <= of.rows * of.chunk_blocks as u64, "end of bad blocks", self.to)?;
+        expect(self.from <= self.to, "start of bad blocks", self.from)
     }
 }
 
-impl Holes {
+impl PartBadBlocks {
     fn encode(&self, out: &mut Encoder) {
         out.u32(self.zone).u32(self.member).u64(self.epoch).u32(self.ranges.len() as u32).u32(0);
         for range in &self.ranges {
@@ -599,19 +599,20 @@ impl Holes {
         }
     }
 
-    fn decode(from: &mut Decoder<'_>) -> Result<Holes, TooShort> {
+    fn decode(from: &mut Decoder<'_>) -> Result<PartBadBlocks, TooShort> {
         let (zone, member, epoch, count, _) =
             (from.u32()?, from.u32()?, from.u64()?, from.u32()?, from.u32()?);
         let ranges = (0..count).map(|_| Ok(from.u64()?..from.u64()?)).collect::<Result<_, TooShort>>()?;
-        Ok(Holes { zone, member, epoch, ranges })
+        Ok(PartBadBlocks { zone, member, epoch, ranges })
     }
 
     fn check(&self, of: &Superblock) -> Result<(), Absurd> {
         let (zone, member, epoch) = (self.zone, self.member, self.epoch);
-        let mut ranges = self.ranges.iter().map(|r| Hole { zone, member, epoch, from: r.start, to: r.end });
-        expect(zone < of.zones, "zone of holes", zone)?;
-        expect((member as usize) < of.members.len(), "member of holes", member)?;
-        ranges.try_for_each(|hole| hole.check(of))
+        let mut ranges =
+            self.ranges.iter().map(|r| BadBlocks { zone, member, epoch, from: r.start, to: r.end });
+        expect(zone < of.zones, "zone of bad blocks", zone)?;
+        expect((member as usize) < of.members.len(), "member of bad blocks", member)?;
+        ranges.try_for_each(|bad_block| bad_block.check(of))
     }
 }
 

@@ -296,7 +296,7 @@ fn burned(number: u8) -> BurnedRange {
     }
 }
 
-/// Takes burned blocks or a hole, which have the same layout.
+/// Takes burned blocks or a bad block, which have the same layout.
 fn take_burned(bytes: &mut &[u8], title: &str, number: u8) {
     let expected: [(&str, &[u8]); 5] = [
         ("zone", &u32_of(number).to_le_bytes()),
@@ -308,8 +308,8 @@ fn take_burned(bytes: &mut &[u8], title: &str, number: u8) {
     take(bytes, title, &expected);
 }
 
-fn holes(number: u8) -> Holes {
-    Holes {
+fn bad_blocks(number: u8) -> PartBadBlocks {
+    PartBadBlocks {
         zone: u32_of(number),
         member: u32_of(number + 1),
         epoch: u64_of(number + 2),
@@ -322,18 +322,18 @@ fn take_bad_blocks(bytes: &mut &[u8], number: u8) {
         ("zone", &u32_of(number).to_le_bytes()),
         ("member", &u32_of(number + 1).to_le_bytes()),
         ("epoch", &u64_of(number + 2).to_le_bytes()),
-        ("holes", &2u32.to_le_bytes()),
+        ("bad blocks", &2u32.to_le_bytes()),
     ];
-    take(bytes, "Holes", &expected);
+    take(bytes, "Bad blocks of a part", &expected);
     for first in [number + 3, number + 5] {
         let (from, to) = (u64_of(first).to_le_bytes(), u64_of(first + 1).to_le_bytes());
-        take(bytes, "Range of a hole", &[("from", &from), ("to", &to)]);
+        take(bytes, "Range of bad blocks", &[("from", &from), ("to", &to)]);
     }
 }
 
-fn hole(number: u8) -> Hole {
+fn bad_block(number: u8) -> BadBlocks {
     let BurnedRange { zone, member, epoch, from, to } = burned(number);
-    Hole { zone, member, epoch, from, to }
+    BadBlocks { zone, member, epoch, from, to }
 }
 
 fn take_tail(bytes: &mut &[u8], number: u8) {
@@ -459,7 +459,7 @@ fn record_kinds_match_document_and_others_are_rejected() {
         (Record::Parity(parity(1)), "parity"),
         (Record::Tail(tail(1)), "tail"),
         (Record::Lacks(Lacks { zone: 0, members: 0, epoch: 0 }), "lacks"),
-        (Record::Holes(holes(1)), "holes"),
+        (Record::BadBlocks(bad_blocks(1)), "bad blocks"),
         (Record::Decided { zone: 0, epoch: 0 }, "decided"),
         (Record::Claim { host: uuid_of(1), id: uuid_of(2) }, "claim"),
     ];
@@ -515,7 +515,7 @@ fn record_fields_match_document() {
     assert!(rest.is_empty());
     let record = Record::Lacks(Lacks { zone: u32_of(1), members: u32_of(2), epoch: u64_of(3) });
     check_payload(&record, 9, "Lacks", &[("zone", &a), ("members", &b), ("epoch", &c)]);
-    let bytes = payload(&Record::Holes(holes(6)), 10);
+    let bytes = payload(&Record::BadBlocks(bad_blocks(6)), 10);
     let mut rest = &bytes[..];
     take_bad_blocks(&mut rest, 6);
     assert!(rest.is_empty());
@@ -544,7 +544,7 @@ fn checkpoint_parts_match_document_in_order() {
             },
         ],
         burned: vec![burned(5)],
-        holes: vec![hole(7), hole(8), hole(9), hole(10)],
+        bad_blocks: vec![bad_block(7), bad_block(8), bad_block(9), bad_block(10)],
         parity: vec![parity(1), parity(2), parity(3)],
         tails: vec![tail(4)],
     };
@@ -565,7 +565,7 @@ fn checkpoint_parts_match_document_in_order() {
                     ("parities", &count(3)),
                     ("tails", &count(1)),
                     ("burned", &count(1)),
-                    ("holes", &count(4)),
+                    ("bad blocks", &count(4)),
                 ];
                 take(&mut rest, "Checkpoint counts", &expected);
             }
@@ -587,7 +587,7 @@ fn checkpoint_parts_match_document_in_order() {
             }
             "tail" => take_tail(&mut rest, 4),
             "burned" => take_burned(&mut rest, "Burned", 5),
-            "hole" => (7..=10).for_each(|number| take_burned(&mut rest, "Hole", number)),
+            "bad blocks" => (7..=10).for_each(|number| take_burned(&mut rest, "Bad blocks", number)),
             "parity" => (1..=3).for_each(|number| take_parity(&mut rest, number)),
             other => panic!("no such part: {other}"),
         }

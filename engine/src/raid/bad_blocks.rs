@@ -1,29 +1,30 @@
-//! Holes: blocks that a rebuild could not recover.
+//! Bad blocks: blocks that a rebuild could not recover.
 //!
 //! A rebuild decodes a block from the blocks at the same offset in the parts of other members. If too many of these
 //! cannot be read, they and the block are lost, and nothing else is: the rebuild writes zeros in place of the block,
-//! records a hole there and continues. For a read, a hole is a block that its member lacks: it is decoded, which works
-//! again once the other blocks can be read, or the read fails. A hole is not taken for data, and nothing is decoded
-//! with it. Holes do not move the tail of a zone: their blocks, and those after them, had been written.
+//! records a bad block there and continues. For a read, a bad block is a block that its member lacks: it is decoded,
+//! which works again once the other blocks can be read, or the read fails. A bad block is not taken for data, and
+//! nothing is decoded with it. Bad blocks do not move the tail of a zone: their blocks, and those after them, had been
+//! written.
 //!
-//! A member's holes in a zone are logged on all members before its part counts again, and stay until they are
+//! A member's bad blocks in a zone are logged on all members before its part counts again, and stay until they are
 //! filled ([`crate::raid::maintain::fill`]), or until the zone is reset. Their number is bounded by the room for
 //! them in checkpoints; a zone that would need more is not rebuilt.
 
 use crate::{
-    format::record::{Hole, Holes},
+    format::record::{BadBlocks, PartBadBlocks},
     raid::geometry::{Layout, Role},
     zone::ZoneIndex,
 };
 use std::{collections::BTreeMap, ops::Range};
 
-/// The holes of all members, by zone and member, in order.
+/// The bad blocks of all members, by zone and member, in order.
 #[derive(Clone, Default)]
-pub struct BadBlockMap(BTreeMap<(u32, u32), Holes>);
+pub struct BadBlockMap(BTreeMap<(u32, u32), PartBadBlocks>);
 
 impl BadBlockMap {
-    /// Replaces the holes of a member's part of a zone.
-    pub fn set(&mut self, bad_blocks: Holes) {
+    /// Replaces the bad blocks of a member's part of a zone.
+    pub fn set(&mut self, bad_blocks: PartBadBlocks) {
         let key = (bad_blocks.zone, bad_blocks.member);
         match bad_blocks.ranges.is_empty() {
             true => self.0.remove(&key),
@@ -31,26 +32,27 @@ impl BadBlockMap {
         };
     }
 
-    /// Replaces the holes of a zone by those in `other`.
+    /// Replaces the bad blocks of a zone by those in `other`.
     pub fn take_over(&mut self, zone: u32, other: &BadBlockMap) {
         self.0.retain(|(of, _), _| *of != zone);
         let theirs = other.0.range((zone, 0)..=(zone, u32::MAX));
         self.0.extend(theirs.map(|(key, bad_blocks)| (*key, bad_blocks.clone())));
     }
 
-    /// Adds a hole, which lies behind all present ones of its part.
-    pub fn add(&mut self, bad_block: Hole) {
-        let Hole { zone, member, epoch, from, to } = bad_block;
-        let part = self.0.entry((zone, member)).or_insert(Holes { zone, member, epoch, ranges: Vec::new() });
+    /// Adds a bad block, which lies behind all present ones of its part.
+    pub fn add(&mut self, bad_block: BadBlocks) {
+        let BadBlocks { zone, member, epoch, from, to } = bad_block;
+        let part =
+            self.0.entry((zone, member)).or_insert(PartBadBlocks { zone, member, epoch, ranges: Vec::new() });
         part.ranges.push(from..to);
     }
 
-    /// Keeps only the holes of zones for which `keep` (zone, epoch) returns true.
+    /// Keeps only the bad blocks of zones for which `keep` (zone, epoch) returns true.
     pub fn retain(&mut self, keep: impl Fn(u32, u64) -> bool) {
         self.0.retain(|(zone, _), bad_blocks| keep(*zone, bad_blocks.epoch));
     }
 
-    /// The holes of a member's part of a zone that overlap `blocks`.
+    /// The bad blocks of a member's part of a zone that overlap `blocks`.
     pub fn among(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> &[Range<u64>] {
         let Some(bad_blocks) = self.0.get(&(zone.0, member as u32)) else { return &[] };
         let first = bad_blocks.ranges.partition_point(|bad_block| bad_block.end <= blocks.start);
@@ -58,27 +60,27 @@ impl BadBlockMap {
         &bad_blocks.ranges[first..end.max(first)]
     }
 
-    /// All holes, as a checkpoint records them.
-    pub fn all(&self) -> Vec<Hole> {
-        let of = |bad_blocks: &Holes| {
-            let Holes { zone, member, epoch, .. } = *bad_blocks;
+    /// All bad blocks, as a checkpoint records them.
+    pub fn all(&self) -> Vec<BadBlocks> {
+        let of = |bad_blocks: &PartBadBlocks| {
+            let PartBadBlocks { zone, member, epoch, .. } = *bad_blocks;
             let each = bad_blocks.ranges.clone().into_iter();
-            each.map(move |Range { start: from, end: to }| Hole { zone, member, epoch, from, to })
+            each.map(move |Range { start: from, end: to }| BadBlocks { zone, member, epoch, from, to })
         };
         self.0.values().flat_map(of).collect()
     }
 
-    /// Parts (zone, member) that have holes.
+    /// Parts (zone, member) that have bad blocks.
     pub fn parts(&self) -> Vec<(ZoneIndex, usize)> {
         self.0.keys().map(|(zone, member)| (ZoneIndex(*zone), *member as usize)).collect()
     }
 
-    /// Number of holes, which are runs of blocks.
+    /// Number of runs of bad blocks.
     pub fn count(&self) -> u64 {
         self.0.values().map(|bad_blocks| bad_blocks.ranges.len() as u64).sum()
     }
 
-    /// Number of blocks in all holes.
+    /// Number of bad blocks.
     pub fn blocks(&self) -> u64 {
         self.0
             .values()
@@ -91,9 +93,9 @@ impl BadBlockMap {
 /// Blocks that a rebuild of a member's part of a zone could not recover.
 #[derive(Default)]
 pub struct RebuildLoss {
-    /// The new holes, in blocks of the part, in order.
+    /// The new bad blocks, in blocks of the part, in order.
     pub bad_blocks: Vec<Range<u64>>,
-    /// Lost data, in blocks of the logical zone: blocks in the holes, and those that other members could not read.
+    /// Lost data, in blocks of the logical zone: the bad blocks, and those that other members could not read.
     pub blocks: Vec<u64>,
 }
 
@@ -120,10 +122,10 @@ mod tests {
     use crate::raid::policy::Policy;
 
     #[test]
-    fn hole_map_finds_and_replaces_holes_of_part() {
+    fn bad_block_map_finds_and_replaces_bad_blocks_of_part() {
         let mut map = BadBlockMap::default();
         let bad_blocks =
-            |ranges: &[Range<u64>]| Holes { zone: 1, member: 2, epoch: 3, ranges: ranges.to_vec() };
+            |ranges: &[Range<u64>]| PartBadBlocks { zone: 1, member: 2, epoch: 3, ranges: ranges.to_vec() };
         map.set(bad_blocks(&[4..6, 9..10]));
         let among = |map: &BadBlockMap, blocks| map.among(ZoneIndex(1), 2, blocks).to_vec();
         for (blocks, found) in [(0..4, 0), (0..5, 1), (5..6, 1), (6..9, 0), (5..10, 2), (10..99, 0)] {

@@ -445,7 +445,7 @@ pub enum NoPart {
     #[error(
         "the array has more bad blocks than its metadata can record: copy the readable data of the zone, then reset it"
     )]
-    TooManyHoles,
+    TooManyBadBlocks,
     #[error("the old drive lacks its part of the zone")]
     OldLacks,
     #[error("the zone of the old drive is in an unexpected state")]

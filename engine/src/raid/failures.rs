@@ -42,7 +42,7 @@ impl LogOwner for Raid {
         // Zones in doubt. The tail of every other zone has been decided, so that no missing record of it matters.
         let in_doubt = (0..).zip(records.iter()).filter(|(zone, record)| {
             (record.waits != 0 || self.zones.is_offline(ZoneIndex(*zone)))
-                && (live.holes || live.incomplete.get(zone) == Some(&record.epoch))
+                && (live.lacks_records || live.incomplete.get(zone) == Some(&record.epoch))
         });
         let incomplete: BTreeSet<u32> = in_doubt.map(|(zone, _)| zone).collect();
         let (newest, sequence) = (records.iter().map(|zone| zone.epoch).max(), self.membership.sequence());
@@ -55,7 +55,7 @@ impl LogOwner for Raid {
             superblock: self.membership.superblock().clone(),
             zones: records.clone(),
             burned: self.zone_records.burned().clone(),
-            holes: self.zone_records.bad_blocks().all(),
+            bad_blocks: self.zone_records.bad_blocks().all(),
             parity: parity.collect(),
             tails: live.tails.values().copied().collect(),
         };

@@ -63,7 +63,7 @@ pub fn address(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> Lba {
 }
 
 /// Reads into `data` from block `at` of a member's part of `zone`. Blocks are returned as the drive has them: without
-/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are holes.
+/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are bad blocks.
 pub fn read(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
     read_marked(raid, member, zone, at, data, Buf::default())
 }

@@ -298,11 +298,11 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
     let out = if is_frail { out.max(superblock.parities as usize) } else { out };
     let parts_missing = decided().map(|zone| missing(zone.0).count_ones() as usize).fold(out, usize::max);
     let mut gaps: Vec<Gap> = raid.zone_records.unreadable.gaps();
-    gaps.extend(raid.zone_records.bad_blocks().all().into_iter().map(|hole| Gap {
-        zone: hole.zone,
-        member: hole.member as usize,
-        from: hole.from,
-        to: hole.to,
+    gaps.extend(raid.zone_records.bad_blocks().all().into_iter().map(|bad_blocks| Gap {
+        zone: bad_blocks.zone,
+        member: bad_blocks.member as usize,
+        from: bad_blocks.from,
+        to: bad_blocks.to,
     }));
     let failed = |zone: &ZoneIndex| {
         !raid.membership.has_failed() && (raid.has_failed(*zone) || raid.zones.is_frail(*zone))

@@ -117,12 +117,12 @@ impl ZoneRecords {
         change(&mut self.bad_blocks.borrow_mut());
     }
 
-    /// Whether any of `blocks` of a member's part of a zone is a hole.
+    /// Whether any of `blocks` of a member's part of a zone is a bad block.
     pub fn has_bad_block(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
         !self.bad_blocks.borrow().among(zone, member, blocks).is_empty()
     }
 
-    /// The blocks among `blocks` of a member's part of a zone that are holes.
+    /// The blocks among `blocks` of a member's part of a zone that are bad blocks.
     pub fn bad_blocks_among(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Vec<u64> {
         let bad_blocks = self.bad_blocks.borrow();
         let clipped = bad_blocks.among(zone, member, blocks.clone()).iter();

@@ -214,7 +214,7 @@ fn apply(world: &mut World<'_>, remedy: &Remedy) -> Result<Result<(), SubjectErr
                 Err(SubjectError::Lost(_, None)) if world.lenient => Ok(Ok(())),
                 // Only the error of the rebuild reports this, and names the zone, which has to be reset.
                 Err(SubjectError::LeftOut(out) | SubjectError::Lost(_, Some(out)))
-                    if world.lenient && out.reason == NoPart::TooManyHoles =>
+                    if world.lenient && out.reason == NoPart::TooManyBadBlocks =>
                 {
                     reset_zones(world, &[out.zone])
                 }

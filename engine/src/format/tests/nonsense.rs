@@ -147,7 +147,7 @@ fn record_mutations_are_read_or_rejected_without_panic() {
         superblock: sane(5),
         zones: vec![ZoneRecord::default(); 98],
         burned: vec![BurnedRange { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
-        holes: vec![Hole { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
+        bad_blocks: vec![BadBlocks { zone: 1, member: 2, epoch: 3, from: 4, to: 6 }],
         parity: vec![parity(2), parity(6)],
         tails: vec![TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }],
     };

@@ -137,7 +137,7 @@ pub struct LiveRecords {
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
     /// A part of the log was unreadable or damaged when it was read: records may be missing.
-    pub holes: bool,
+    pub lacks_records: bool,
     /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if records were missing in
     /// an earlier log of the member.
     pub incomplete: BTreeMap<u32, u64>,

@@ -224,7 +224,7 @@ pub async fn salvage_log(device: &Rc<dyn ZonedDevice>, aggregate: u32) -> Option
             unreadable: 0,
         };
         log.read_records(&mut reader, superblock).await.ok()?;
-        log.live.holes = true;
+        log.live.lacks_records = true;
         // The superblock may be unreadable this time.
         let is_superblock = |record: &Record| matches!(record, Record::Checkpoint(_) | Record::Superblock(_));
         return log.records.iter().any(|(record, _)| is_superblock(record)).then_some(log);
@@ -459,7 +459,7 @@ impl ReadLog {
         // The buffers are not reused.
         let mut pool = BufPool::default();
         // Of all records only a claim may follow one that a power cut has torn, and which would have ended at `torn`.
-        let (mut gap, mut holes, mut torn) = (false, false, 0);
+        let (mut gap, mut lacks_records, mut torn) = (false, false, 0);
         while reader.at < reader.written {
             let origin = Origin { lba: reader.recorded + reader.at, ..self.origin };
             match reader.record(origin).await {
@@ -474,11 +474,11 @@ impl ReadLog {
                     record.check(sequence, &superblock).map_err(NoLog::Absurd)?;
                     self.live.apply(&record, &layout);
                     self.sequence = self.sequence.max(sequence);
-                    holes |= gap;
+                    lacks_records |= gap;
                     if let Record::Checkpoint(checkpoint) = &record {
                         // It replaces all earlier records, and contains the present places of zones.
                         self.moved.clone_from(&checkpoint.moved);
-                        (gap, holes) = (false, false);
+                        (gap, lacks_records) = (false, false);
                     }
                     match record {
                         Record::Parity(parity) => {
@@ -498,7 +498,7 @@ impl ReadLog {
                     self.damaged += (error != RecordError::NoRecord) as u32;
                     if !gap || error == RecordError::Damaged {
                         let (may_be_torn, blocks) = reader.judge_damage(origin).await?;
-                        holes |= !may_be_torn && reader.at >= torn;
+                        lacks_records |= !may_be_torn && reader.at >= torn;
                         torn = torn.max(reader.at + blocks);
                     }
                     gap = true;
@@ -507,7 +507,7 @@ impl ReadLog {
                 Err(ReadError::Drive(error)) => return Err(error),
             }
         }
-        self.live.holes = holes || reader.unreadable > 0;
+        self.live.lacks_records = lacks_records || reader.unreadable > 0;
         Ok(())
     }
 }
@@ -581,7 +581,7 @@ mod tests {
             moved: Default::default(),
             zones: vec![Default::default(); superblock.zones as usize],
             burned: Vec::new(),
-            holes: Vec::new(),
+            bad_blocks: Vec::new(),
             parity: Vec::new(),
             tails: Vec::new(),
             superblock,
@@ -607,16 +607,16 @@ mod tests {
         let log = read(log_of(Policy::Zrwa, &[5, 6, 7, 8].map(whole)).0);
         let stripes: BTreeSet<u64> = log.live.parity.of_zone(0, 0).map(|(stripe, _, _)| stripe).collect();
         assert_eq!(stripes, BTreeSet::from([6, 7, 8]), "two stripes are in flight behind the last");
-        assert!(!log.live.holes);
+        assert!(!log.live.lacks_records);
     }
 
     /// Only the first block of a record of two has been written: a claim lies in the place of the second one.
     #[test]
-    fn journal_claim_behind_torn_record_makes_no_hole() {
+    fn journal_claim_behind_torn_record_makes_no_gap() {
         let (claim, tail) =
             (Record::Claim { host: Uuid([3; 16]), id: Uuid([4; 16]) }, Record::Tail(tail(0, 0, 3)));
         let torn = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 1 }));
-        for (behind, holes) in [
+        for (behind, lacks_records) in [
             (vec![claim.clone()], false),
             (vec![claim.clone(), claim.clone()], false),
             (vec![claim.clone(), tail.clone()], true),
@@ -629,24 +629,24 @@ mod tests {
                 record.encode_to(&mut log.bytes, origin, 30);
             }
             let read = read(log);
-            assert_eq!((read.live.holes, read.damaged), (holes, 1), "{behind:?}");
+            assert_eq!((read.live.lacks_records, read.damaged), (lacks_records, 1), "{behind:?}");
             assert!(read.records.iter().all(|(record, _)| !matches!(record, Record::Claim { .. })));
         }
         let log = read(log_of(Policy::Zrwa, &[tail, claim]).0);
-        assert_eq!((log.live.holes, log.damaged, log.records.len()), (false, 0, 2));
+        assert_eq!((log.live.lacks_records, log.damaged, log.records.len()), (false, 0, 2));
     }
 
-    /// A power cut leaves a log that ends with a torn record, and no hole: any other damage may have hit a record that
+    /// A power cut leaves a log that ends with a torn record, and no gap: any other damage may have hit a record that
     /// counts.
     #[test]
-    fn journal_has_hole_unless_last_record_is_torn() {
+    fn journal_has_gap_unless_last_record_is_torn() {
         let single = Record::Tail(tail(0, 0, 3));
         let long = Record::Parity(parity(0, 0, SlotPart { index: 0, from: 0, to: 4 }));
         let damaged = |records: &[Record], which: usize| {
             let (mut log, begins) = log_of(Policy::Zrwa, records);
             // After the header of the record.
             log.bytes[begins[which] as usize * BLOCK + 70] ^= 1;
-            read(log).live.holes
+            read(log).live.lacks_records
         };
         assert!(!damaged(&[single.clone(), long.clone()], 1));
         assert!(damaged(&[long.clone(), single.clone()], 0), "a record follows");
@@ -654,7 +654,7 @@ mod tests {
         let unreadable = |records: &[Record], which: usize| {
             let (mut log, begins) = log_of(Policy::Zrwa, records);
             log.unreadable.insert(begins[which]);
-            read(log).live.holes
+            read(log).live.lacks_records
         };
         assert!(unreadable(&[single, long], 1));
     }

@@ -1,13 +1,13 @@
 //! The copy of a member to the drive that is to replace it.
 //!
-//! The old drive stays the member. Commands for it go through a [`Mirror`], which sends commands for zones
-//! that it *follows* to the new drive as well. A zone is followed from a moment when it reads the same on both drives
-//! and no command for it is in flight: an empty zone at once; a full one when it has been copied; one that is
-//! being written when it is quiesced and the rest of it has been copied, with the readable blocks of its ZRWA, and the
-//! write pointer where it is on the old drive. From then on both get the same commands, each of which completes only
-//! when it is complete on both. So a followed zone is equal on both drives for every reader, recovery included; the
-//! records of the member's part (holes, burned blocks) are true of both. Log blocks and marks contain their address, so
-//! zones have to be equally far apart.
+//! The old drive stays the member. Commands for it go through a [`Mirror`], which sends commands for zones that it
+//! *follows* to the new drive as well. A zone is followed from a moment when it reads the same on both drives and no
+//! command for it is in flight: an empty zone at once; a full one when it has been copied; one that is being written
+//! when it is quiesced and the rest of it has been copied, with the readable blocks of its ZRWA, and the write pointer
+//! where it is on the old drive. From then on both get the same commands, each of which completes only when it is
+//! complete on both. So a followed zone is equal on both drives for every reader, recovery included; the records of the
+//! member's part (bad blocks, burned blocks) are true of both. Log blocks and marks contain their address, so zones
+//! have to be equally far apart.
 //!
 //! A zone is protected from resets and finishes while it is copied, as while it is rebuilt; only one rebuild or
 //! replacement runs at a time. Blocks that the old drive cannot read are decoded. Where they cannot be, or are part of

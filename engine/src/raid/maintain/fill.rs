@@ -1,13 +1,13 @@
-//! Filling holes ([`crate::raid::bad_blocks`]) whose blocks can be decoded again.
+//! Filling bad blocks ([`crate::raid::bad_blocks`]) that can be decoded again.
 //!
-//! A hole can be filled once its block can be decoded: the drive that could not read the same block can read it now. A
-//! zone cannot be overwritten, so the part is written anew:
+//! A bad block can be filled once it can be decoded: the drive that could not read the same block can read it
+//! now. A zone cannot be overwritten, so the part is written anew:
 //!
 //! - Of a full zone, in a spare zone of the drive, from the blocks that the part holds and from decoded ones. The old
-//!   place is used until the copy is complete and the member has logged the new place. Then the holes are removed. So
-//!   a crash leaves the part as it was, or the new part with holes that are filled already.
+//!   place is used until the copy is complete and the member has logged the new place. Then the bad blocks are removed.
+//!   So a crash leaves the part as it was, or the new part with bad blocks that are filled already.
 //! - Otherwise the part is marked as lost, and rebuilt. That is done only if all other members have their parts, and
-//!   all of the part, holes included, has just been decoded from these: otherwise data might be lost.
+//!   all of the part, bad blocks included, has just been decoded from these: otherwise data might be lost.
 
 use crate::{
     buf::{BLOCK, Buf, BufMut},
@@ -30,7 +30,7 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// Fills holes that can be decoded now, or marks their parts as lost, which are then to be rebuilt. Returns the
+/// Fills bad blocks that can be decoded now, or marks their parts as lost, which are then to be rebuilt. Returns the
 /// bytes written.
 pub(super) async fn fill_bad_blocks(raid: &Rc<Raid>) -> u64 {
     let parts = raid.zone_records.bad_blocks().parts();
@@ -46,7 +46,7 @@ pub(super) async fn fill_bad_blocks(raid: &Rc<Raid>) -> u64 {
         }
         raid.background.enter(zone);
         raid.background.work_on(raid.members.seat(member));
-        // Holes that cannot be filled now stay.
+        // Bad blocks that cannot be filled now stay.
         bytes += fill_part(raid, zone, member).await.unwrap_or_default();
         raid.background.leave();
         raid.zones.changed.open();
@@ -54,7 +54,7 @@ pub(super) async fn fill_bad_blocks(raid: &Rc<Raid>) -> u64 {
     bytes
 }
 
-/// Fills the holes of one part, or marks it as lost. Returns the bytes written.
+/// Fills the bad blocks of one part, or marks it as lost. Returns the bytes written.
 async fn fill_part(raid: &Rc<Raid>, zone: ZoneIndex, member: usize) -> Result<u64, RebuildStop> {
     part::check_waits(raid, zone)?;
     let bad_blocks =
@@ -131,9 +131,9 @@ async fn copy_to_spare(
         return Err(NoPart::Gone.into());
     }
     part::check_kept_power(raid, member, &work)?;
-    // Instead of a block that is no hole yet, there would be zeros until the hole is logged.
-    let holes = raid.zone_records.bad_blocks_among(zone, member, 0..end);
-    if work.lost.bad_blocks.iter().cloned().flatten().any(|at| holes.binary_search(&at).is_err()) {
+    // Instead of a block that is no bad block yet, there would be zeros until the bad block is logged.
+    let bad_blocks = raid.zone_records.bad_blocks_among(zone, member, 0..end);
+    if work.lost.bad_blocks.iter().cloned().flatten().any(|at| bad_blocks.binary_search(&at).is_err()) {
         return Err(DeviceError::from(Status::UnrecoveredReadError).into());
     }
     // Reads in flight may be of the old place, which may be reset when another zone is moved there.
@@ -147,7 +147,7 @@ async fn copy_to_spare(
 }
 
 /// Blocks of a member's part of a full zone, all in one row: as read, or decoded where the member cannot read them
-/// or has holes.
+/// or has bad blocks.
 async fn own_or_decoded(
     raid: &Rc<Raid>,
     zone: ZoneIndex,

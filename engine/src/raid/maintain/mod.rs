@@ -1,4 +1,4 @@
-//! Restores redundancy: attaches drives, rebuilds lost parts of zones, replaces working drives, and fills holes.
+//! Restores redundancy: attaches drives, rebuilds lost parts of zones, replaces working drives, and fills bad blocks.
 
 pub mod attach;
 pub mod background;

@@ -1,4 +1,4 @@
-//! Restores a part of a zone: what rebuild, copy and the filling of holes share.
+//! Restores a part of a zone: what rebuild, copy and the filling of bad blocks share.
 
 use crate::{
     device::{Command, Status},
@@ -12,7 +12,7 @@ use crate::{
         members::is_of_zone,
         parts::Raid,
         power,
-        zone::holes,
+        zone::bad_block_records,
     },
     zone::ZoneIndex,
 };
@@ -84,7 +84,7 @@ fn release_stuck(raid: &Raid, zone: ZoneIndex) {
     }
 }
 
-/// Logs that a member has its part of a zone again, and the holes in it.
+/// Logs that a member has its part of a zone again, and the bad blocks in it.
 pub(super) async fn rebuilt(
     raid: &Raid,
     zone: ZoneIndex,
@@ -93,7 +93,7 @@ pub(super) async fn rebuilt(
 ) -> Result<(), RebuildStop> {
     durable::flush_caches(raid, 1 << member).await;
     check_stop(raid, member)?;
-    holes::record_bad_blocks(raid, zone, member, &work.lost.bad_blocks).await?;
+    bad_block_records::record_bad_blocks(raid, zone, member, &work.lost.bad_blocks).await?;
     // The loss of the part has to be logged before its rebuild.
     raid.membership.settled().await;
     check_stop(raid, member)?;

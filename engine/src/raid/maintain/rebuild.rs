@@ -13,9 +13,9 @@
 //!
 //! A part in a worn zone is rebuilt in one of the drive's spare zones, if one is left ([`crate::adapt::spare`]).
 //!
-//! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves a hole there
-//! ([`super::fill`]) and continues. When all parts are rebuilt, it tries to fill the holes. A zone that cannot be
-//! rebuilt at all is left out.
+//! A block that cannot be decoded, because other members cannot read theirs, is lost: the rebuild leaves a bad block
+//! there ([`super::fill`]) and continues. When all parts are rebuilt, it tries to fill the bad blocks. A zone that
+//! cannot be rebuilt at all is left out.
 
 use crate::{
     buf::{BLOCK, BufMut},

@@ -8,9 +8,9 @@
 //!
 //! *A zone in the label need not be copied again if it is full in the same epoch.* The contents of a full zone never
 //! change during its epoch, whichever members leave, return or are rebuilt. The label lists zones that were full and of
-//! which the member's part had all blocks in their places: neither holes, which are filled later, nor burned blocks.
-//! The record is written when the zone has been finished on the new drive and the drive's cache has been flushed. All
-//! other zones are copied again.
+//! which the member's part had all blocks in their places: neither bad blocks, which are filled later, nor burned
+//! blocks. The record is written when the zone has been finished on the new drive and the drive's cache has been
+//! flushed. All other zones are copied again.
 //!
 //! *The label says which drive is copied*, by its UUID in the superblock: a label of a drive that is not the member any
 //! more does not count. Blocks of the policy `append` contain the UUID of the drive that they lie on, so the copy

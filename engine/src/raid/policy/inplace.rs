@@ -88,7 +88,7 @@ pub struct InplacePart {
     /// Blocks that the drive could not read, counted from the base row.
     pub unreadable: BTreeSet<u64>,
     /// Records of the zone may be missing in the member's metadata log.
-    pub holes: bool,
+    pub lacks_records: bool,
 }
 
 /// A version of a parity.
@@ -190,7 +190,7 @@ impl InplaceEvidence {
             part.as_ref().is_none_or(|part| {
                 let ahead = matches!(layout.role(member, stripe), Role::Parity(_))
                     && (part.unreadable.contains(&(own + layout.distance * chunk))
-                        || part.holes && stripe + layout.distance >= layout.rows);
+                        || part.lacks_records && stripe + layout.distance >= layout.rows);
                 ahead || part.unreadable.contains(&own)
             })
         };

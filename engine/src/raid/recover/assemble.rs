@@ -63,7 +63,7 @@ pub async fn look(
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(NoArray::Tails { zones, known }.into());
     }
-    let zone_records = ZoneRecords::new(found.zones, found.burned, found.holes);
+    let zone_records = ZoneRecords::new(found.zones, found.burned, found.bad_blocks);
     let raid = Raid::new(runtime, found.superblock, geometry, zone_records, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {

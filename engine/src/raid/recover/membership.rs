@@ -28,7 +28,7 @@ pub struct ArrayMetadata {
     pub notes: Vec<Note>,
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<BurnedRange>,
-    pub holes: BadBlockMap,
+    pub bad_blocks: BadBlockMap,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The floor of the next superblock.
@@ -312,7 +312,7 @@ impl Places {
         }
         // The drive of the two that is not used may have newer records than all drives that are present.
         let sequence = seen + if undecided != 0 { SKIPPED_BY_TAKEOVER } else { 0 };
-        let (mut zones, burned, holes) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
+        let (mut zones, burned, bad_blocks) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
         // The newest event of the members that return.
         let (mut returned, mut by_force, mut back) = (0, 0, 0);
         for mut candidate in forced {
@@ -342,7 +342,7 @@ impl Places {
             notes,
             zones,
             burned,
-            holes,
+            bad_blocks,
             sequence,
             floor,
             returned,
@@ -389,7 +389,7 @@ impl ArrayMetadata {
 /// Whether the drive of a member is a copy of an earlier state: its log lacks a reset that another log records as
 /// complete. That is recorded only when the logs of all members have the reset, so a log without gaps has it.
 fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32) -> bool {
-    if candidate.log.live.holes {
+    if candidate.log.live.lacks_records {
         return false;
     }
     let (own, ..) = replay(candidate.log.records.iter(), zones);
@@ -460,7 +460,7 @@ fn replay<'a>(
     count: u32,
 ) -> (Vec<ZoneRecord>, Vec<BurnedRange>, BadBlockMap) {
     let mut zones = vec![ZoneRecord::default(); count as usize];
-    let (mut burned, mut holes) = (Vec::new(), BadBlockMap::default());
+    let (mut burned, mut bad_blocks) = (Vec::new(), BadBlockMap::default());
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in records {
@@ -469,8 +469,8 @@ fn replay<'a>(
                 base = *sequence;
                 zones.clone_from(&checkpoint.zones);
                 burned.clone_from(&checkpoint.burned);
-                holes = BadBlockMap::default();
-                checkpoint.holes.iter().for_each(|hole| holes.add(*hole));
+                bad_blocks = BadBlockMap::default();
+                checkpoint.bad_blocks.iter().for_each(|bad_block| bad_blocks.add(*bad_block));
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -484,14 +484,14 @@ fn replay<'a>(
         if let Record::Rebuilt { zone, members, .. } = record {
             burned.retain(|b: &BurnedRange| b.zone != *zone || members & (1 << b.member) == 0);
         }
-        if let Record::Holes(part) = record {
-            holes.set(part.clone());
+        if let Record::BadBlocks(part) = record {
+            bad_blocks.set(part.clone());
         }
     }
     let is_present = |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| z.epoch == epoch);
     burned.retain(|b| is_present(b.zone, b.epoch));
-    holes.retain(is_present);
-    (zones, burned, holes)
+    bad_blocks.retain(is_present);
+    (zones, burned, bad_blocks)
 }
 
 /// Applies a record to the zones that it concerns. Except for a reset, it has to be of their present epochs.
@@ -577,7 +577,7 @@ mod tests {
                 superblock: superblock.clone(),
                 zones: vec![zone],
                 burned,
-                holes: Vec::new(),
+                bad_blocks: Vec::new(),
                 parity: Vec::new(),
                 tails: Vec::new(),
             }))

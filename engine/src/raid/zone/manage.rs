@@ -15,7 +15,7 @@ use crate::{
         members::is_of_zone,
         parts::Raid,
         power,
-        zone::{exclusion, flow::Zone, holes, load, relocated, settle, spare},
+        zone::{bad_block_records, exclusion, flow::Zone, load, relocated, settle, spare},
     },
     zone::{ZoneIndex, ZoneState, is_worn},
 };
@@ -222,7 +222,7 @@ pub async fn finish_reset(
     });
     raid.zones.unstick(&zones);
     relocated::forget_burned(raid, zones.clone());
-    holes::forget_bad_blocks(raid, zones);
+    bad_block_records::forget_bad_blocks(raid, zones);
     // Lost parts are logged before the end of the reset, with higher sequence numbers: such a member holds data of
     // the epoch before.
     for (zone, member, error) in dead {

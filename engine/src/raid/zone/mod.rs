@@ -1,10 +1,10 @@
 //! Zones of a running array: commands, writes, reads, settling, zone management.
 
+pub mod bad_block_records;
 pub mod dispatch;
 pub mod drain;
 pub mod exclusion;
 pub mod flow;
-pub mod holes;
 pub mod load;
 pub mod manage;
 pub mod read;

@@ -15,10 +15,11 @@ pub fn is_readable(raid: &Raid, zone: ZoneIndex) -> bool {
     let (layout, tail, live) = (&raid.layout, read::tail(raid, zone), raid.live(zone));
     let gaps = raid.zone_records.unreadable.gaps().into_iter().filter(|gap| gap.zone == zone.0);
     let unreadable: BTreeSet<(usize, u64)> = gaps.map(|gap| (gap.member, gap.from)).collect();
-    let holes = raid.zone_records.bad_blocks().all().into_iter().filter(|hole| hole.zone == zone.0);
-    let of_holes = holes.flat_map(|hole| hole.from..hole.to);
-    let rows = unreadable.iter().map(|(_, at)| *at).chain(of_holes).map(|at| at / layout.chunk_blocks);
-    // Rows below `first` can be read, unless they have unreadable blocks or holes, or are partial.
+    let bad_blocks =
+        raid.zone_records.bad_blocks().all().into_iter().filter(|bad_block| bad_block.zone == zone.0);
+    let of_bad_blocks = bad_blocks.flat_map(|bad_block| bad_block.from..bad_block.to);
+    let rows = unreadable.iter().map(|(_, at)| *at).chain(of_bad_blocks).map(|at| at / layout.chunk_blocks);
+    // Rows below `first` can be read, unless they have unreadable blocks or bad blocks, or are partial.
     let kept = each(live).map(|member| stripe::kept_end(raid, zone, member)).min().unwrap_or(0);
     let first = if raid.members.are_enough(live) { kept / layout.chunk_blocks } else { 0 };
     let end = tail.div_ceil(layout.stripe_blocks());

@@ -1,8 +1,8 @@
 //! The stripe reader: reads blocks of stripes from members, and decodes those that a member lacks.
 //!
-//! Degraded reads, rebuild, copy and the filling of holes use it, in two ways. [`decode`] decodes one piece, and reads
-//! only the blocks that it needs, also of a partial stripe, whose parities are in memory. [`decode_rows`] decodes many
-//! rows of complete stripes from all other members, and block by block where some of these are unreadable.
+//! Degraded reads, rebuild, copy and the filling of bad blocks use it, in two ways. [`decode`] decodes one piece, and
+//! reads only the blocks that it needs, also of a partial stripe, whose parities are in memory. [`decode_rows`] decodes
+//! many rows of complete stripes from all other members, and block by block where some of these are unreadable.
 //!
 //! A piece is decoded from parity and the blocks of the other chunks that lie below the tail: above the tail a member
 //! may hold blocks of writes that did not complete, which parity does not cover.

@@ -44,7 +44,7 @@ pub async fn settle(raid: &Raid, zone: &Zone, round: &Round) -> u64 {
 /// The rows of a zone that recovery has read.
 struct RecoveryRows {
     evidence: InplaceEvidence,
-    /// Blocks of each member from the base row on; an empty buffer for a block that is unreadable or a hole.
+    /// Blocks of each member from the base row on; an empty buffer for a block that is unreadable or a bad block.
     blocks: Vec<Vec<Buf>>,
     /// Versions in the metadata logs: stripe, offset, chunks covered, number of the parity.
     logged: BTreeMap<(u64, u64, u64, usize), Buf>,
@@ -141,7 +141,7 @@ pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verd
 /// a member holds data of the zone's epoch.
 async fn check_unrecorded(raid: &Raid, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
     let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-    if members().all(|m| log::log_has_holes(raid, view.zone, m))
+    if members().all(|m| log::log_lacks_records(raid, view.zone, m))
         && let Some(member) = members().next()
     {
         return Err(Refusal::Log { member });
@@ -208,14 +208,14 @@ async fn read_rows(
                 }
                 part.found.push(content);
                 let data = block.map_or(Buf::default(), |(data, _)| data);
-                // A hole counts for the tail, but other blocks are not decoded with it.
-                let hole = raid.zone_records.has_bad_block(zone, member, at..at + 1);
-                rows.blocks[member].push(if hole { Buf::default() } else { data });
+                // A bad block counts for the tail, but other blocks are not decoded with it.
+                let is_bad = raid.zone_records.has_bad_block(zone, member, at..at + 1);
+                rows.blocks[member].push(if is_bad { Buf::default() } else { data });
             }
         }
         if let Some(log) = raid.members.log(member) {
             let live = log.live.borrow();
-            part.holes = log::log_has_holes(raid, zone, member);
+            part.lacks_records = log::log_lacks_records(raid, zone, member);
             for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
                 let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
                 let place =
@@ -425,7 +425,7 @@ impl RecoveryRows {
             }
             ParityPlace::MetaLog => self.logged.get(&(stripe, block, version.covers, version.which)),
         });
-        // Without the symbols that are holes.
+        // Without the symbols that are bad blocks.
         let there = column.sums.iter().zip(data.chain(versions));
         let (sums, blocks): (Vec<_>, Vec<_>) = there.filter_map(|(sum, block)| Some((*sum, block?))).unzip();
         let recipe = decode::solve(u128::MAX, &sums, wanted)?;

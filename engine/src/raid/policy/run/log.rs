@@ -22,8 +22,9 @@ use crate::{
             verdict::{RepairWrite, Tail, Verdict, ZoneView},
         },
         zone::{
+            bad_block_records,
             flow::{ParityMismatch, Round, Zone, blank_parities},
-            holes, relocated,
+            relocated,
         },
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -44,7 +45,7 @@ pub async fn judge_log(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, 
     for (member, info) in view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?))) {
         let burned = burned_of(raid, view.zone, view.record.epoch, member);
         // Relocated blocks may have been in the unreadable part of the member's log.
-        let may_lack = !burned.is_empty() && log_has_holes(raid, view.zone, member);
+        let may_lack = !burned.is_empty() && log_lacks_records(raid, view.zone, member);
         // Burned blocks had been written: a part that ends before them has been changed from outside of the array.
         if may_lack || burned.iter().any(|blocks| blocks.end > wp_of(raid, info)) {
             view.record.lost |= 1 << member;
@@ -192,11 +193,11 @@ async fn gather(
 }
 
 /// Whether the log of `member` has unreadable parts that may have held records of `zone`.
-pub fn log_has_holes(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
+pub fn log_lacks_records(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
     let record = raid.zone_records.record(zone);
     raid.members.log(member).is_some_and(|log| {
         let live = log.live.borrow();
-        live.holes || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
+        live.lacks_records || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
     })
 }
 
@@ -220,8 +221,9 @@ fn check_bad_blocks(
         let lacking = (0..=last).filter(lacks).count();
         let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
         let holders = holders.filter(|member| evidence.parts[*member].is_some());
-        let (holed, whole): (Vec<_>, Vec<_>) = holders.partition(|member| log_has_holes(raid, zone, *member));
-        if let Some(member) = holed.first().copied().filter(|_| whole.len() < lacking) {
+        let (partial, whole): (Vec<_>, Vec<_>) =
+            holders.partition(|member| log_lacks_records(raid, zone, *member));
+        if let Some(member) = partial.first().copied().filter(|_| whole.len() < lacking) {
             return Err(Refusal::Log { member });
         }
     }
@@ -408,8 +410,8 @@ fn bound_burned(raid: &Raid, offline: &BTreeSet<u32>) -> Result<(), ArrayError> 
     let needed = checkpoint_blocks(&raid.membership.superblock());
     for member in 0..raid.members.count() {
         let Some(device) = raid.members.device(member) else { continue };
-        let room =
-            log_blocks(device.geometry(), Policy::Log).saturating_sub(needed + holes::bad_block_room(raid));
+        let room = log_blocks(device.geometry(), Policy::Log)
+            .saturating_sub(needed + bad_block_records::bad_block_room(raid));
         loop {
             let mut of_zones = BTreeMap::new();
             for b in raid.zone_records.burned().iter().filter(|b| b.member as usize == member) {

@@ -261,10 +261,10 @@ async fn logged_tail(
     for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
         let (members, place) = layout.log(stripe);
         let ParityPlace::Row(row) = place else {
-            let holes = |m: &usize| wps[*m].is_some() && log::log_has_holes(raid, zone, *m);
-            if !members.clone().any(|m| wps[m].is_some() && !holes(&m)) {
+            let lacks = |m: &usize| wps[*m].is_some() && log::log_lacks_records(raid, zone, *m);
+            if !members.clone().any(|m| wps[m].is_some() && !lacks(&m)) {
                 let end = (stripe + 1) * layout.stripe_blocks();
-                found.doubt = members.clone().find(holes).map(|m| (end, m)).or(found.doubt);
+                found.doubt = members.clone().find(lacks).map(|m| (end, m)).or(found.doubt);
             }
             continue;
         };
