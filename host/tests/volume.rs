@@ -258,8 +258,8 @@ fn volume_survives_stop_sigkill_and_drive_loss() {
     assert!(before == fingerprint(&place.path("drives")));
 }
 
-/// The daemon of the original has acknowledged writes in the tails file beside its socket, and the copy has the same
-/// UUID.
+/// The daemon of the original has acknowledged writes in the acknowledgement log beside its socket, and the copy has
+/// the same UUID.
 #[test]
 fn copy_of_running_array_is_refused() {
     let place = with_volume();
@@ -286,7 +286,7 @@ fn copy_of_running_array_is_refused() {
     place.run(&["stop", "drives"]).ok();
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     assert_eq!(std::fs::read_dir(place.path("run")).unwrap().count(), 0);
-    // A stopped array has flushed everything, and has left no tails file that its copy could match.
+    // A stopped array has flushed everything, and has left no acknowledgement log that its copy could match.
     let mut copy = place.command(&serve).spawn().unwrap();
     BufReader::new(copy.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.starts_with("'tank' serves"), "{said}");
@@ -374,7 +374,7 @@ fn unprivileged_serve_uses_own_run_directory() {
 
 /// The last checkpoint cannot be written, and a flush cannot complete.
 #[test]
-fn failed_shutdown_keeps_tails_file_for_next_daemon() {
+fn failed_shutdown_keeps_ack_log_for_next_daemon() {
     let place = with_volume();
     let server = Server::of(&place, &[]);
     let data = Random(32).bytes(1 << 20);

@@ -439,7 +439,8 @@ fn take_over_keeps_acknowledged_data_with_member_missing() {
             );
             check(&runtime, &array, zone, *tail);
         }
-        // The tails are durable now, and writes continue from there; the tails file of the earlier process is not used.
+        // The tails are durable now, and writes continue from there; the acknowledgement log of the earlier process is
+        // not used.
         write(&runtime, &array, 0, 1, 1, true);
         drop(array);
         runtime.clear();
@@ -470,8 +471,8 @@ fn take_over_rejects_impossible_tails() {
     let refused = take_over(&Tails { blocks: vec![0; 7], ..sound.clone() });
     let error = refused.err().unwrap().to_string();
     assert!(error.contains("the acknowledgement log of the previous daemon has 7 zones"), "{error}");
-    // No stripe so far ahead can have been begun, and no zone is so large. The zone is usable again with a tails file
-    // that does not claim this.
+    // No stripe so far ahead can have been begun, and no zone is so large. The zone is usable again with an
+    // acknowledgement log that does not claim this.
     let mut assembly = sound.assembly;
     for (tail, why) in
         [(60, Refusal::Behind { member: 0, wp_blocks: 2, tail_blocks: 60 }), (1000, Refusal::Beyond(1000))]

@@ -226,8 +226,8 @@ fn member_with_unreadable_relocated_blocks_is_rebuilt() {
     }
 }
 
-/// Two members lack their parts, and those of the others are empty: only the tails file of a killed process proves that
-/// the zone was begun.
+/// Two members lack their parts, and those of the others are empty: only the acknowledgement log of a killed process
+/// proves that the zone was begun.
 #[test]
 fn too_few_empty_parts_decide_no_tail() {
     let parts = vec![None, None, Some(LogPart::default()), Some(LogPart::default())];

@@ -324,7 +324,7 @@ pub enum NoArray {
     /// A member that is needed, and its fault.
     #[error("{drive}: {note}, and too many other members are missing")]
     Needed { drive: String, member: usize, note: Note },
-    /// The tails file is of another array.
+    /// The acknowledgement log is of another array.
     #[error(
         "the acknowledgement log of the previous daemon has {known} zones, but the array has {zones}: it \
          belongs to another array; remove it to start as after a power cut"

@@ -90,18 +90,18 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
     let terms = StartTerms { read_only, force, give_up, map_memory };
     note_unless_own(output, &found);
     let uuid = found.label.uuid;
-    if let Some(tails) = found.left_by_owner() {
+    if let Some(ack_log) = found.left_by_owner() {
         bail!(
             "{0} is the acknowledgement log of another user's daemon of '{1}': start the array as that user, \
              or remove {0} to start as after a power cut",
-            tails.display(),
+            ack_log.display(),
             found.label.name
         );
     }
     let directory = run::directory(&uuid);
     let lock = lock(&directory, &found.label)?;
-    let tails = run::tails_path(&directory, &uuid);
-    let left = AckLogContents::read(&tails, &uuid)?;
+    let ack_log = run::ack_log_path(&directory, &uuid);
+    let left = AckLogContents::read(&ack_log, &uuid)?;
     // Before anything is written: on a kernel without ublk the start fails here.
     let devices = found.reactor.wait(ublk::find(&found.reactor, &uuid))??;
     ensure!(
@@ -109,7 +109,7 @@ fn prepare(output: Output, options: &Start) -> Result<Ready> {
         "the block device of '{}' exists, but its acknowledgement log {} is missing: reboot, or end the users \
          of /dev/ublkb{} and remove the device",
         found.label.name,
-        tails.display(),
+        ack_log.display(),
         devices.first().map(|orphan| orphan.id).unwrap_or_default()
     );
     ensure!(
@@ -254,7 +254,7 @@ fn refuse_if_running(name: &ArrayName) -> Result<()> {
 }
 
 /// Prevents other processes from running this array, or a copy of it on other drives with the same UUID: sockets and
-/// tails files are named by the UUID.
+/// acknowledgement logs are named by the UUID.
 fn lock(directory: &Path, label: &Label) -> Result<Lock> {
     if let Some(lock) = Lock::take(directory, &label.uuid)? {
         return Ok(lock);

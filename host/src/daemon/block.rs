@@ -33,7 +33,7 @@ pub struct Block {
     /// The volume on that, if that is served.
     pub(super) volume: Option<Volume>,
     /// Acknowledged ends, for the next process.
-    pub(super) tails: Rc<AckLog>,
+    pub(super) ack_log: Rc<AckLog>,
     /// Request counters.
     pub(super) traffic: Rc<Traffic>,
     /// Whether the device is to be taken down.
@@ -47,10 +47,10 @@ impl Block {
     pub(super) fn new(
         (path, link): (PathBuf, Option<PathBuf>),
         (namespace, volume): (Option<Namespace>, Option<Volume>),
-        (tails, traffic): (Rc<AckLog>, Rc<Traffic>),
+        (ack_log, traffic): (Rc<AckLog>, Rc<Traffic>),
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
-        Block { path, link, namespace, volume, tails, traffic, stop, stopped, changed }
+        Block { path, link, namespace, volume, ack_log, traffic, stop, stopped, changed }
     }
 
     /// Number of the served device among those of the array; 0 for the array itself.

@@ -46,7 +46,7 @@ async fn end_alone(daemon: &Daemon, leave: bool) -> Result<()> {
     );
     let array = daemon.array.status();
     if array.failed {
-        // Nothing can be made durable any more, so the tails stay for the next process.
+        // Nothing can be made durable any more, so the acknowledgement log stays for the next process.
         end_namespaces(daemon).await;
         let name = &array.name;
         let stopped = Err(anyhow!(
@@ -65,7 +65,7 @@ async fn end_alone(daemon: &Daemon, leave: bool) -> Result<()> {
     };
     // From here on the next process does not need the acknowledged ends.
     if hidden.is_ok() && flushed.is_ok() && !daemon.is_left() {
-        forget_tails(daemon);
+        forget_ack_logs(daemon);
     }
     both(both(hidden, stopped), flushed)
 }
@@ -145,18 +145,18 @@ async fn use_of(reactor: &Reactor, block: &Block) -> Result<Option<String>> {
 /// Forgets a block device that is gone while the array continues to run.
 fn forget_block(daemon: &Daemon, block: &Rc<Block>) {
     daemon.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
-    // The tails of a namespace only serve requests that the kernel reissues. Acknowledged ends that are not durable
-    // yet are in the tails of the array.
+    // The acknowledgement log of a namespace only serves requests that the kernel reissues. Acknowledged ends that are
+    // not durable yet are in that of the array.
     if block.namespace.is_some() {
-        block.tails.remove();
+        block.ack_log.remove();
     }
 }
 
-/// Removes the tails: all acknowledged data is durable, and no block device is left.
-fn forget_tails(daemon: &Daemon) {
-    daemon.blocks.borrow().iter().for_each(|block| block.tails.remove());
-    if let Some(tails) = daemon.tails.take() {
-        tails.remove();
+/// Removes the acknowledgement logs: all acknowledged data is durable, and no block device is left.
+fn forget_ack_logs(daemon: &Daemon) {
+    daemon.blocks.borrow().iter().for_each(|block| block.ack_log.remove());
+    if let Some(ack_log) = daemon.ack_log.take() {
+        ack_log.remove();
     }
 }
 
@@ -239,21 +239,21 @@ mod tests {
     use std::{cell::Cell, path::PathBuf, time::Duration};
 
     #[test]
-    fn tails_file_is_removed_after_last_successful_flush() {
+    fn ack_log_is_removed_after_last_successful_flush() {
         for fails in [false, true] {
             with_daemon(1, |dir, daemon| {
                 let status = daemon.array.status();
-                let path = run::tails_path(&daemon.directory, &status.uuid);
+                let path = run::ack_log_path(&daemon.directory, &status.uuid);
                 let heard = Rc::new(Cell::new(false));
                 let ended = async {
-                    let tails = open::create_tails(daemon, &status, None, false).await.unwrap();
+                    let ack_log = open::create_ack_log(daemon, &status, None, false).await.unwrap();
                     let block = || {
                         let shown = (PathBuf::from("/dev/nothing"), None);
-                        Rc::new(Block::new(shown, (None, None), (tails.clone(), Rc::default())))
+                        Rc::new(Block::new(shown, (None, None), (ack_log.clone(), Rc::default())))
                     };
                     let (first, last) = (block(), block());
                     daemon.blocks.borrow_mut().extend([first.clone(), last.clone()]);
-                    let device = open::recording(daemon, &status, &tails).await;
+                    let device = open::recording(daemon, &status, &ack_log).await;
                     let write = |at| device.submit(Command::write(Lba(at), Buf::zeroed(BLOCK), false));
                     write(0).await.result.unwrap();
                     // One task waits for the removal of a block device, and the other device stays.

@@ -68,8 +68,8 @@ impl Signals {
     }
 }
 
-/// Assembles the array and listens on a socket in `directory`. `left` is the tails file of a dead daemon; the array
-/// continues at the acknowledged ends in it.
+/// Assembles the array and listens on a socket in `directory`. `left` is the acknowledgement log of a dead daemon; the
+/// array continues at the acknowledged ends in it.
 pub fn start(
     found: FoundArray,
     directory: &Path,
@@ -107,7 +107,7 @@ pub fn start(
         },
         losses: RefCell::default(),
         divided: RefCell::default(),
-        tails: RefCell::default(),
+        ack_log: RefCell::default(),
         administration: Exclusive::default(),
         blocks: RefCell::default(),
         nbd: RefCell::default(),

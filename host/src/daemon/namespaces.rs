@@ -123,9 +123,9 @@ mod tests {
                 let wanted = NewNamespace { name, blocks: 1, active: None, width: 1, weight: 100, qos };
                 let namespace = tenants.add(&wanted).await.unwrap();
                 *daemon.divided.borrow_mut() = Some(tenants.namespaces.clone());
-                let tails = open::create_tails(daemon, &status, None, false).await.unwrap();
+                let ack_log = open::create_ack_log(daemon, &status, None, false).await.unwrap();
                 let (path, used) = (image(dir, 0), (Some(namespace), None));
-                let block = Rc::new(Block::new((path, None), used, (tails, Rc::default())));
+                let block = Rc::new(Block::new((path, None), used, (ack_log, Rc::default())));
                 *block.stopped.borrow_mut() = Some(Ok(()));
                 daemon.blocks.borrow_mut().push(block.clone());
                 let most = NewNamespace { name: "logs".into(), blocks: u64::MAX, ..wanted };

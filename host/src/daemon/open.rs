@@ -1,4 +1,4 @@
-//! Opens the volume or the namespaces on the array, and creates the tails files.
+//! Opens the volume or the namespaces on the array, and creates the acknowledgement logs.
 //!
 //! Whether an array carries a volume or namespaces is determined from its zones, where both have their headers: the
 //! array has no metadata about them, nor they about arrays.
@@ -31,14 +31,14 @@ const TICK: Duration = Duration::from_millis(1);
 /// Interval of scheduler ticks otherwise.
 const IDLE_TICK: Duration = Duration::from_millis(20);
 
-/// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `tails`.
+/// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `ack_log`.
 pub(super) async fn open_volume(
     daemon: &Daemon,
     status: &ArrayStatus,
-    tails: &Rc<AckLog>,
+    ack_log: &Rc<AckLog>,
 ) -> Result<Option<Volume>> {
     assert!(daemon.volume.borrow().is_none(), "the volume on '{}' is opened a second time", status.name);
-    let volume = volume_on(daemon, recording(daemon, status, tails).await, &status.name).await?;
+    let volume = volume_on(daemon, recording(daemon, status, ack_log).await, &status.name).await?;
     daemon.volume.borrow_mut().clone_from(&volume);
     Ok(volume)
 }
@@ -78,11 +78,11 @@ fn worker_threads(daemon: &Daemon) -> Result<Option<Rc<WorkerThreads>>> {
     Ok(worker_threads)
 }
 
-/// Opens the namespaces of the array, if it is divided. The array's acknowledged ends are stored in `tails`.
+/// Opens the namespaces of the array, if it is divided. The array's acknowledged ends are stored in `ack_log`.
 pub(super) async fn open_namespaces(
     daemon: &Daemon,
     status: &ArrayStatus,
-    tails: &Rc<AckLog>,
+    ack_log: &Rc<AckLog>,
 ) -> Result<Option<Vec<Namespace>>> {
     let problem = || format!("the namespaces of '{}' cannot be opened", status.name);
     let divided = Namespaces::are_on(Rc::new(daemon.array.clone())).await.with_context(problem)?;
@@ -95,7 +95,7 @@ pub(super) async fn open_namespaces(
         status.name
     );
     let runtime = daemon.reactor.runtime();
-    let device = recording(daemon, status, tails).await;
+    let device = recording(daemon, status, ack_log).await;
     let namespaces = Namespaces::open(runtime, device, tenants::behaviour()).await.with_context(problem)?;
     let list = namespaces.list();
     ensure!(
@@ -108,23 +108,23 @@ pub(super) async fn open_namespaces(
     Ok(Some(list))
 }
 
-/// The array as the device of a volume or of namespaces: acknowledged ends are stored in `tails`; for a read-only
+/// The array as the device of a volume or of namespaces: acknowledged ends are stored in `ack_log`; for a read-only
 /// array, their crash recovery writes to memory.
 pub(super) async fn recording(
     daemon: &Daemon,
     status: &ArrayStatus,
-    tails: &Rc<AckLog>,
+    ack_log: &Rc<AckLog>,
 ) -> Rc<dyn ZonedDevice> {
     let (runtime, array) = (daemon.reactor.runtime(), Rc::new(daemon.array.clone()));
     match status.read_only {
         true => Rc::new(Overlay::over(runtime, array).await),
-        false => Rc::new(RecordingDevice::of(runtime, array, tails.clone())),
+        false => Rc::new(RecordingDevice::of(runtime, array, ack_log.clone())),
     }
 }
 
-/// Creates the tails file of this assembly. `left` is that of a dead process; its appends are kept if its block
-/// device is taken over (`goes_on`).
-pub(super) async fn create_tails(
+/// Creates the acknowledgement log of this assembly. `left` is that of a dead process; its appends are kept if its
+/// block device is taken over (`goes_on`).
+pub(super) async fn create_ack_log(
     daemon: &Daemon,
     status: &ArrayStatus,
     left: Option<&AckLogContents>,
@@ -145,32 +145,32 @@ pub(super) async fn create_tails(
             None => vec![0; done.zones.len()],
         },
     };
-    let path = run::tails_path(&daemon.directory, &status.uuid);
+    let path = run::ack_log_path(&daemon.directory, &status.uuid);
     let appends = left.filter(|_| goes_on).map_or(&[][..], |left| &left.appends);
     let inherited = left.filter(|_| holds_back(status));
     let power = inherited.map_or_else(|| daemon.array.power_marks(), |left| left.power.clone());
-    let tails = Rc::new(AckLog::create(&path, &status.uuid, assembly, &complete, appends, &power)?);
+    let ack_log = Rc::new(AckLog::create(&path, &status.uuid, assembly, &complete, appends, &power)?);
     if inherited.is_some() {
-        tails.inherit();
+        ack_log.inherit();
     }
-    let (begun, noted) = (daemon.array.clone(), tails.clone());
+    let (begun, noted) = (daemon.array.clone(), ack_log.clone());
     daemon.array.on_begin(Box::new(move || {
         noted.note_power(&begun.power_marks());
         noted.begin(begun.assembly());
     }));
-    *daemon.tails.borrow_mut() = Some(tails.clone());
-    Ok(tails)
+    *daemon.ack_log.borrow_mut() = Some(ack_log.clone());
+    Ok(ack_log)
 }
 
-/// Creates the tails file of a namespace. Returns the contents of the previous one if the block device of a dead
-/// process `waits` for its daemon.
-pub(super) async fn create_namespace_tails(
+/// Creates the acknowledgement log of a namespace. Returns the contents of the previous one if the block device of a
+/// dead process `waits` for its daemon.
+pub(super) async fn create_namespace_ack_log(
     daemon: &Daemon,
     namespace: &Namespace,
     waits: bool,
 ) -> Result<(Rc<AckLog>, Option<AckLogContents>)> {
     let array = daemon.array.status();
-    let path = run::namespace_tails_path(&daemon.directory, &array.uuid, namespace.number());
+    let path = run::namespace_ack_log_path(&daemon.directory, &array.uuid, namespace.number());
     let left = if waits { AckLogContents::read(&path, &array.uuid)? } else { None };
     ensure!(
         !waits || left.is_some(),
@@ -186,8 +186,8 @@ pub(super) async fn create_namespace_tails(
     assert_eq!(shown, zones as usize, "zones in a report of a namespace, and zones of the namespace");
     let complete: Vec<u64> = done.zones.iter().map(|zone| zone.wp_blocks).collect();
     let appends = left.as_ref().map_or(&[][..], |left| &left.appends);
-    let tails = AckLog::create(&path, &array.uuid, daemon.array.assembly(), &complete, appends, &[])?;
-    Ok((Rc::new(tails), left))
+    let ack_log = AckLog::create(&path, &array.uuid, daemon.array.assembly(), &complete, appends, &[])?;
+    Ok((Rc::new(ack_log), left))
 }
 
 /// Ticks the scheduler of the namespaces, until the daemon ends.

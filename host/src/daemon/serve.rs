@@ -31,7 +31,7 @@ use std::{
     task::Poll,
 };
 
-/// Serves the volume on the array to NBD clients at `place`. `left` is the tails file of a dead server.
+/// Serves the volume on the array to NBD clients at `place`. `left` is the acknowledgement log of a dead server.
 pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckLogContents>) -> Result<()> {
     let status = daemon.array.status();
     let problem = || format!("it is unknown whether '{}' carries a volume or namespaces", status.name);
@@ -42,8 +42,8 @@ pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckL
             "'{}' is divided into namespaces, which cannot be served to NBD clients: use zoneraid start",
             status.name
         );
-        let tails = open::create_tails(daemon, &status, left.as_ref(), false).await?;
-        let volume = open::open_volume(daemon, &status, &tails).await;
+        let ack_log = open::create_ack_log(daemon, &status, left.as_ref(), false).await?;
+        let volume = open::open_volume(daemon, &status, &ack_log).await;
         let export = |volume: &Volume| NbdExport {
             name: status.name.clone(),
             size_bytes: bytes(volume.blocks()),
@@ -53,11 +53,11 @@ pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckL
             let called = &status.name;
             let volume = volume.with_context(|| no_volume(called))?;
             let server = nbd::Server::start(&daemon.reactor, volume.clone(), place, export(&volume))?;
-            tails.note_server(&server.place().argument())?;
+            ack_log.note_server(&server.place().argument())?;
             Ok(server)
         });
-        // If this fails, no client has been answered, and the tails are not needed.
-        server.inspect_err(|_| tails.remove())
+        // If this fails, no client has been answered, and the acknowledgement log is not needed.
+        server.inspect_err(|_| ack_log.remove())
     };
     let server = daemon.reactor.wait(shared)??;
     *daemon.nbd.borrow_mut() = Some(server);
@@ -101,7 +101,7 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
     let status = daemon.array.status();
     let mut served = Vec::new();
     let shown = async {
-        let known = open::create_namespace_tails(daemon, &namespace, false).await?;
+        let known = open::create_namespace_ack_log(daemon, &namespace, false).await?;
         let front = front(daemon, &status, namespace).await?;
         serve_front(daemon, &status, front, known, &[], &mut served).await
     };
@@ -132,18 +132,18 @@ async fn serve(
     left: Option<AckLogContents>,
 ) -> Result<Vec<(Rc<Block>, BlockDevice)>> {
     let status = daemon.array.status();
-    let tails =
-        open::create_tails(daemon, &status, left.as_ref(), found.iter().any(|orphan| orphan.front == 0))
+    let ack_log =
+        open::create_ack_log(daemon, &status, left.as_ref(), found.iter().any(|orphan| orphan.front == 0))
             .await?;
-    tails.note_block_devices();
+    ack_log.note_block_devices();
     let mut served = Vec::new();
-    let Err(error) = serve_all(daemon, &status, found, (&tails, left), &mut served).await else {
+    let Err(error) = serve_all(daemon, &status, found, (&ack_log, left), &mut served).await else {
         return Ok(served);
     };
     take_back(served, found).await;
-    // Block devices of a dead daemon still need the tails.
+    // Block devices of a dead daemon still need the acknowledgement log.
     if found.is_empty() {
-        tails.remove();
+        ack_log.remove();
     }
     Err(error)
 }
@@ -152,10 +152,10 @@ async fn serve_all(
     daemon: &Daemon,
     status: &ArrayStatus,
     found: &[Orphan],
-    (tails, left): (&Rc<AckLog>, Option<AckLogContents>),
+    (ack_log, left): (&Rc<AckLog>, Option<AckLogContents>),
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
-    let fronts = fronts(daemon, status, tails).await?;
+    let fronts = fronts(daemon, status, ack_log).await?;
     let is_known = |orphan: &&Orphan| fronts.iter().any(|front| front.number() == orphan.front);
     if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
         bail!(
@@ -167,8 +167,8 @@ async fn serve_all(
         let number = front.number();
         let orphans: Vec<u32> = found.iter().filter(|o| o.front == number).map(|o| o.id).collect();
         let known = match &front.namespace {
-            None => (tails.clone(), left.clone()),
-            Some(namespace) => open::create_namespace_tails(daemon, namespace, !orphans.is_empty()).await?,
+            None => (ack_log.clone(), left.clone()),
+            Some(namespace) => open::create_namespace_ack_log(daemon, namespace, !orphans.is_empty()).await?,
         };
         serve_front(daemon, status, front, known, &orphans, served).await?;
     }
@@ -180,7 +180,7 @@ async fn serve_front(
     daemon: &Daemon,
     status: &ArrayStatus,
     front: ServedDevice,
-    (tails, left): (Rc<AckLog>, Option<AckLogContents>),
+    (ack_log, left): (Rc<AckLog>, Option<AckLogContents>),
     orphans: &[u32],
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
@@ -188,10 +188,10 @@ async fn serve_front(
     let face = front.face();
     let device = match *orphans {
         [] => {
-            let started = BlockDevice::start(&daemon.reactor, face, &tails, &options).await;
-            started.inspect_err(|_| tails.remove())?
+            let started = BlockDevice::start(&daemon.reactor, face, &ack_log, &options).await;
+            started.inspect_err(|_| ack_log.remove())?
         }
-        [id] => BlockDevice::recover(&daemon.reactor, face, &tails, id, left.as_ref()).await?,
+        [id] => BlockDevice::recover(&daemon.reactor, face, &ack_log, id, left.as_ref()).await?,
         _ => bail!("several block devices of '{}' have been left behind", status.name),
     };
     if let Some(namespace) = &front.namespace {
@@ -203,7 +203,7 @@ async fn serve_front(
     let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
     let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
     let is_zoned = front.volume.is_none();
-    let block = Block::new((path, link), (front.namespace, front.volume), (tails, device.traffic()));
+    let block = Block::new((path, link), (front.namespace, front.volume), (ack_log, device.traffic()));
     served.push((Rc::new(block), device));
     if is_zoned {
         demand_stable_writes(&daemon.reactor, &name).await?;
@@ -212,9 +212,9 @@ async fn serve_front(
 }
 
 /// The devices to serve: the array, or the volume on it; or each namespace, or the volume on that.
-async fn fronts(daemon: &Daemon, status: &ArrayStatus, tails: &Rc<AckLog>) -> Result<Vec<ServedDevice>> {
-    let Some(namespaces) = open::open_namespaces(daemon, status, tails).await? else {
-        let volume = open::open_volume(daemon, status, tails).await?;
+async fn fronts(daemon: &Daemon, status: &ArrayStatus, ack_log: &Rc<AckLog>) -> Result<Vec<ServedDevice>> {
+    let Some(namespaces) = open::open_namespaces(daemon, status, ack_log).await? else {
+        let volume = open::open_volume(daemon, status, ack_log).await?;
         return Ok(vec![ServedDevice { device: Rc::new(daemon.array.clone()), namespace: None, volume }]);
     };
     let mut fronts = Vec::new();
@@ -283,7 +283,7 @@ async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     for (block, device) in served {
         if found.iter().all(|orphan| orphan.id != device.id()) {
             if device.stop().await.is_ok() {
-                block.tails.remove();
+                block.ack_log.remove();
             }
             block.unlink();
         }

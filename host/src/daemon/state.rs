@@ -72,7 +72,7 @@ pub struct Daemon {
     pub array: Array,
     /// The drives found at the start, and those added since.
     pub(super) drives: RefCell<Vec<OpenDrive>>,
-    /// Directory of socket and tails.
+    /// Directory of the socket and the acknowledgement logs.
     pub(super) directory: PathBuf,
     pub(super) control: ControlSocket,
     pub(super) rebuilder: Rebuilder,
@@ -85,8 +85,8 @@ pub struct Daemon {
     pub(super) worker_threads: RefCell<Weak<WorkerThreads>>,
     /// The namespaces, if the array is divided.
     pub(super) divided: RefCell<Option<Namespaces>>,
-    /// The tails file: acknowledged ends, for the next process if this one dies.
-    pub(super) tails: RefCell<Option<Rc<AckLog>>>,
+    /// The acknowledgement log: acknowledged ends, for the next process if this one dies.
+    pub(super) ack_log: RefCell<Option<Rc<AckLog>>>,
     /// Serializes changes of namespaces and the end of the daemon.
     pub(super) administration: Exclusive,
     /// The block device of the array, or those of its namespaces, sorted by number.

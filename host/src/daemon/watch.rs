@@ -26,8 +26,8 @@ pub(super) async fn watch(daemon: Rc<Daemon>) {
         let changed = daemon.array.changed();
         status::publish_status(&daemon);
         let status = daemon.array.status();
-        if let Some(tails) = daemon.tails.borrow().as_ref().filter(|_| !holds_back(&status)) {
-            tails.note_power(&daemon.array.power_marks());
+        if let Some(ack_log) = daemon.ack_log.borrow().as_ref().filter(|_| !holds_back(&status)) {
+            ack_log.note_power(&daemon.array.power_marks());
         }
         let heals = |member: &MemberStatus| {
             member.state == MemberState::Rebuilding && member.worn && !member.is_worn_out()

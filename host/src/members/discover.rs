@@ -413,7 +413,7 @@ impl FoundArray {
         Ok(self.left_by_owner().is_some() || AckLogContents::of(&self.label.uuid)?.is_some())
     }
 
-    /// The tails file of the daemon of another user.
+    /// The acknowledgement log of the daemon of another user.
     pub fn left_by_owner(&self) -> Option<PathBuf> {
         self.drives.iter().find_map(|drive| run::left_by_owner(&drive.path, &self.label.uuid))
     }
@@ -422,7 +422,7 @@ impl FoundArray {
     /// device.
     pub fn served_at(&self) -> Option<String> {
         let uuid = &self.label.uuid;
-        let own = || run::tails_path(&run::directory(uuid), uuid);
+        let own = || run::ack_log_path(&run::directory(uuid), uuid);
         ack_log::served_at(&self.left_by_owner().unwrap_or_else(own))
     }
 

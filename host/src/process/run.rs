@@ -1,4 +1,4 @@
-//! Run directories: sockets of daemons, locks, and tails files, which last until the next boot.
+//! Run directories: sockets of daemons, locks, and acknowledgement logs, which last until the next boot.
 
 use super::output::uuid;
 use anyhow::{Context, Result};
@@ -43,28 +43,28 @@ fn of_user(id: u32) -> PathBuf {
     Path::new("/run/user").join(id.to_string())
 }
 
-/// For root: the tails file of an array in the run directory of the user that owns `image`, which [`directories`] does
-/// not contain; `None` if there is none.
+/// For root: the acknowledgement log of an array in the run directory of the user that owns `image`, which
+/// [`directories`] does not contain; `None` if there is none.
 pub fn left_by_owner(image: &Path, array: &[u8; 16]) -> Option<PathBuf> {
     let owner = image.metadata().ok()?.uid();
-    let tails = tails_path(&of_user(owner).join("zoneraid"), array);
-    (geteuid().is_root() && owner != 0 && tails.exists()).then_some(tails)
+    let ack_log = ack_log_path(&of_user(owner).join("zoneraid"), array);
+    (geteuid().is_root() && owner != 0 && ack_log.exists()).then_some(ack_log)
 }
 
-/// The run directory of an array: the one that has a tails file of it, or else the first of [`directories`].
+/// The run directory of an array: the one that has an acknowledgement log of it, or else the first of [`directories`].
 pub fn directory(array: &[u8; 16]) -> PathBuf {
     let all = directories();
-    let left = all.iter().find(|directory| tails_path(directory, array).exists());
+    let left = all.iter().find(|directory| ack_log_path(directory, array).exists());
     left.or(all.first()).cloned().unwrap_or_default()
 }
 
-/// The tails file of an array, which the next daemon needs if this one dies.
-pub fn tails_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
+/// The acknowledgement log of an array, which the next daemon needs if this one dies.
+pub fn ack_log_path(directory: &Path, array: &[u8; 16]) -> PathBuf {
     directory.join(format!("{}.tails", uuid(array)))
 }
 
-/// The tails file of a namespace.
-pub fn namespace_tails_path(directory: &Path, array: &[u8; 16], number: u32) -> PathBuf {
+/// The acknowledgement log of a namespace.
+pub fn namespace_ack_log_path(directory: &Path, array: &[u8; 16], number: u32) -> PathBuf {
     directory.join(format!("{}-{number}.tails", uuid(array)))
 }
 

@@ -59,16 +59,16 @@ const MOST_BYTES: u64 = (ZONES as u64 + MOST_ZONES as u64 + POWER as u64) * 8;
 /// Maximum size of the file at [`server_note`], in bytes.
 const MOST_PLACE_BYTES: u64 = 8 << 10;
 
-/// Path of the file beside `tails` that holds the address of an NBD server.
-fn server_note(tails: &Path) -> PathBuf {
-    tails.with_extension("nbd")
+/// Path of the file beside `ack_log` that holds the address of an NBD server.
+fn server_note(ack_log: &Path) -> PathBuf {
+    ack_log.with_extension("nbd")
 }
 
-/// The address that the NBD server which wrote the file `tails` was listening on, in the form of `serve --nbd`; `None`
-/// if the process served block devices.
-pub fn served_at(tails: &Path) -> Option<String> {
+/// The address that the NBD server which wrote the file `ack_log` was listening on, in the form of `serve --nbd`;
+/// `None` if the process served block devices.
+pub fn served_at(ack_log: &Path) -> Option<String> {
     let mut place = String::new();
-    File::open(server_note(tails)).ok()?.take(MOST_PLACE_BYTES).read_to_string(&mut place).ok()?;
+    File::open(server_note(ack_log)).ok()?.take(MOST_PLACE_BYTES).read_to_string(&mut place).ok()?;
     Some(place.trim_end().to_string()).filter(|place| !place.is_empty())
 }
 
@@ -80,7 +80,7 @@ pub struct AckLog {
     inherited: Cell<bool>,
 }
 
-/// Contents of a tails file that the previous process has left.
+/// Contents of an acknowledgement log that the previous process has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckLogContents {
     /// Number of the assembly that the process ran.
@@ -120,12 +120,12 @@ impl Extent {
 }
 
 impl AckLogContents {
-    /// Reads the tails file of the array `uuid`; `None` if there is none of this boot.
+    /// Reads the acknowledgement log of the array `uuid`; `None` if there is none of this boot.
     pub fn of(uuid: &[u8; 16]) -> Result<Option<AckLogContents>> {
-        AckLogContents::read(&run::tails_path(&run::directory(uuid), uuid), uuid)
+        AckLogContents::read(&run::ack_log_path(&run::directory(uuid), uuid), uuid)
     }
 
-    /// Reads the tails file at `path` for the array `uuid`; `None` if it does not exist or is of another boot.
+    /// Reads the acknowledgement log at `path` for the array `uuid`; `None` if it does not exist or is of another boot.
     pub fn read(path: &Path, uuid: &[u8; 16]) -> Result<Option<AckLogContents>> {
         let mut bytes = Vec::new();
         match File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)) {
@@ -318,28 +318,28 @@ impl AckLog {
 /// completed writes, so that all writes that the volume has acknowledged are below these ends.
 pub struct RecordingDevice {
     device: Rc<dyn ZonedDevice>,
-    tails: Rc<AckLog>,
+    ack_log: Rc<AckLog>,
     runtime: Runtime,
     slots: Rc<Slots>,
 }
 
 impl RecordingDevice {
-    pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>, tails: Rc<AckLog>) -> RecordingDevice {
-        RecordingDevice { device, tails, runtime: runtime.clone(), slots: Rc::default() }
+    pub fn of(runtime: &Runtime, device: Rc<dyn ZonedDevice>, ack_log: Rc<AckLog>) -> RecordingDevice {
+        RecordingDevice { device, ack_log, runtime: runtime.clone(), slots: Rc::default() }
     }
 
     /// Submits `command`, and calls `note` with its result before the result is passed on.
     fn noted(&self, command: Command, note: impl FnOnce(&AckLog, &Done) + 'static) -> Completion {
         let mut completion = self.device.submit(command);
         if let Some(done) = completion.take() {
-            note(&self.tails, &done);
+            note(&self.ack_log, &done);
             return Completion::ready(done);
         }
         let (completer, later) = self.slots.pair();
-        let tails = self.tails.clone();
+        let ack_log = self.ack_log.clone();
         self.runtime.spawn(async move {
             let done = completion.await;
-            note(&tails, &done);
+            note(&ack_log, &done);
             completer.complete(done);
         });
         later
@@ -360,21 +360,21 @@ impl ZonedDevice for RecordingDevice {
             Command::Write { lba, data, .. } => {
                 let (zone, at) = self.device.geometry().locate(*lba);
                 let end = at + data.blocks();
-                self.noted(command, move |tails, done| {
+                self.noted(command, move |ack_log, done| {
                     if done.result.is_ok() {
-                        tails.complete(zone, done.tail.max(end));
+                        ack_log.complete(zone, done.tail.max(end));
                     }
                 })
             }
             Command::Reset { zones: Zones::One(zone) } => {
                 let (zone, device) = (*zone, self.device.clone());
-                let known = self.tails.clear(zone);
-                self.noted(command, move |tails, done| {
+                let known = self.ack_log.clear(zone);
+                self.noted(command, move |ack_log, done| {
                     // The zone may be unchanged. An array completes a zone report at submission.
                     if done.result.is_err() {
                         let report = device.submit(Command::Report { first: zone, count: 1 }).take();
                         let wp = report.and_then(|done| Some(done.zones.first()?.wp_blocks));
-                        tails.complete(zone, known.min(wp.unwrap_or(0)));
+                        ack_log.complete(zone, known.min(wp.unwrap_or(0)));
                     }
                 })
             }
@@ -416,26 +416,26 @@ mod tests {
     };
 
     #[test]
-    fn tails_file_is_read_only_for_same_array() {
+    fn ack_log_is_read_only_for_same_array() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/array.tails");
         let (uuid, other) = ([7; 16], [8; 16]);
         assert_eq!(AckLogContents::read(&path, &uuid).unwrap(), None);
         let mark = |drive, epoch| PowerMark { drive, epoch };
-        let tails = AckLog::create(&path, &uuid, 5, &[0, 3, 0], &[], &[mark(7, 0)]).unwrap();
-        tails.complete(ZoneIndex(1), 12);
-        tails.complete(ZoneIndex(1), 9);
-        tails.complete(ZoneIndex(2), 4);
+        let ack_log = AckLog::create(&path, &uuid, 5, &[0, 3, 0], &[], &[mark(7, 0)]).unwrap();
+        ack_log.complete(ZoneIndex(1), 12);
+        ack_log.complete(ZoneIndex(1), 9);
+        ack_log.complete(ZoneIndex(2), 4);
         let extent = |zone, at| Extent { zone: ZoneIndex(zone), at, blocks: 128 };
-        tails.begin_append(7, extent(2, 4));
-        assert_eq!(tails.clear(ZoneIndex(2)), 4);
-        tails.begin_append(0, extent(0, 1 << 40));
-        tails.begin_append(3, extent(2, 0));
-        tails.begin_append(3, extent(1, 12));
-        tails.begin_append(SLOTS - 1, extent(1, 12));
-        tails.end_append_to(SLOTS - 1, &extent(1, 13));
-        tails.end_append_to(SLOTS - 1, &extent(1, 12));
-        tails.end_append_to(3, &extent(2, 0));
+        ack_log.begin_append(7, extent(2, 4));
+        assert_eq!(ack_log.clear(ZoneIndex(2)), 4);
+        ack_log.begin_append(0, extent(0, 1 << 40));
+        ack_log.begin_append(3, extent(2, 0));
+        ack_log.begin_append(3, extent(1, 12));
+        ack_log.begin_append(SLOTS - 1, extent(1, 12));
+        ack_log.end_append_to(SLOTS - 1, &extent(1, 13));
+        ack_log.end_append_to(SLOTS - 1, &extent(1, 12));
+        ack_log.end_append_to(3, &extent(2, 0));
         let left = AckLogContents::read(&path, &uuid).unwrap().unwrap();
         assert_eq!((left.assembly, &left.complete[..]), (5, &[0, 12, 0][..]));
         // Inherited appends are behind all slots for new ones.
@@ -464,7 +464,7 @@ mod tests {
         next.note_power(&[mark(8, 3), mark(9, 0)]);
         assert_eq!(AckLogContents::read(&path, &uuid).unwrap().unwrap().power, [mark(8, 3), mark(9, 0)]);
         // The previous process may still have its file mapped, which is not read any more.
-        tails.complete(ZoneIndex(0), 100);
+        ack_log.complete(ZoneIndex(0), 100);
         next.complete(ZoneIndex(0), 1);
         assert_eq!(AckLogContents::read(&path, &uuid).unwrap().unwrap().complete, [1, 12, 0]);
         let mut bytes = fs::read(&path).unwrap();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn tails_file_records_only_successful_writes() {
+    fn ack_log_records_only_successful_writes() {
         let dir = tempfile::tempdir().unwrap();
         let geometry = Geometry {
             zones: 1,
@@ -506,9 +506,9 @@ mod tests {
         };
         for (result, end) in [(Err(DeviceError::Gone), 0), (Ok(()), 3)] {
             let path = dir.path().join(format!("{end}.tails"));
-            let tails = Rc::new(AckLog::create(&path, &[7; 16], 1, &[0], &[], &[]).unwrap());
+            let ack_log = Rc::new(AckLog::create(&path, &[7; 16], 1, &[0], &[], &[]).unwrap());
             let device = Rc::new(Failing(geometry.clone(), result));
-            let noting = RecordingDevice::of(&Runtime::new(), device, tails);
+            let noting = RecordingDevice::of(&Runtime::new(), device, ack_log);
             let data = Buf::zeroed(2 * BLOCK);
             assert_eq!(noting.submit(Command::write(Lba(0), data, true)).take().unwrap().result, result);
             assert_eq!(AckLogContents::read(&path, &[7; 16]).unwrap().unwrap().complete, [end]);

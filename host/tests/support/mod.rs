@@ -120,8 +120,8 @@ impl Place {
         fs::remove_file(self.path(inside)).unwrap();
     }
 
-    /// Creates the tails file that a daemon leaves when it is killed while its block device is in use; returns its
-    /// path.
+    /// Creates the acknowledgement log that a daemon leaves when it is killed while its block device is in use; returns
+    /// its path.
     pub fn leave_tails(&self, array: &str) -> PathBuf {
         let status = self.json(&["status", array]);
         let id = status["uuid"].as_str().unwrap();

@@ -28,7 +28,7 @@ pub(super) fn cut_power(world: &mut World<'_>, cut: impl Fn(Bay) -> Cut) -> Resu
     world.command_queue.power_cut(&mut world.rng, cut).map_err(|error| Failure(format!("power cut: {error}")))
 }
 
-/// Kills the process. The drives keep power, and the next process gets the tails file.
+/// Kills the process. The drives keep power, and the next process gets the acknowledgement log.
 pub(super) fn kill_process(world: &mut World<'_>) {
     world.counts.kills += 1;
     let queued = world.command_queue.queued();

@@ -37,14 +37,14 @@ pub struct OracleZone {
     pub life: u64,
     /// End of the writes that have completed.
     pub acknowledged: u64,
-    /// The tail that the process has noted in the tails file for its successor.
+    /// The tail that the process has noted in the acknowledgement log for its successor.
     noted: u64,
     /// End of the data that has to survive a power cut.
     pub durable: u64,
     /// The end that the last recovery reported.
     recovered: u64,
     /// End of the data that has to be there after a kill, although it need not survive a power cut: the successor of
-    /// the killed process knows this end from the tails file.
+    /// the killed process knows this end from the acknowledgement log.
     answered: u64,
     /// Finished: no block can be written, wherever the tail is.
     pub finished: bool,

@@ -228,7 +228,7 @@ pub trait Subject: ZonedDevice {
         self.geometry().zones
     }
 
-    /// Contents of the tails file that its process keeps, if the array's zones are not those of the subject.
+    /// Contents of the acknowledgement log that its process keeps, if the array's zones are not those of the subject.
     fn tails(&self) -> Option<Vec<u64>> {
         None
     }
@@ -298,7 +298,7 @@ pub trait Maker {
 /// Options of an assembly.
 #[derive(Clone, Default)]
 pub struct AssembleOptions {
-    /// The tails file of the previous process: as [`Array::take_over`].
+    /// The acknowledgement log of the previous process: as [`Array::take_over`].
     pub tails: Option<Tails>,
     /// As in [`ArrayOptions::join`].
     pub join: bool,

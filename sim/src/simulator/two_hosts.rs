@@ -167,7 +167,7 @@ fn set_host(world: &mut World<'_>, id: u8, pause: Option<Pause>) {
     world.runtime.set_host(Host { id: [id; 16], pause });
 }
 
-/// Ends all hosts. A killed host may have been about to be fenced: its tails file is not used.
+/// Ends all hosts. A killed host may have been about to be fenced: its acknowledgement log is not used.
 fn end_all(world: &mut World<'_>) -> Result<(), Failure> {
     let cache_lost = world.scenario.drive.volatile_cache && world.rng.chance(3, 4);
     let end = *world.rng.pick(&[End::PowerCut, End::Kill, End::Shutdown]);

@@ -232,7 +232,7 @@ pub struct World<'m> {
     pub(super) replacement_drive: Option<ReplacementDrive>,
     pub(super) counts: Counts,
     pub(super) trace: Trace,
-    /// The tails file that the last killed process left; lost with the power.
+    /// The acknowledgement log that the last killed process left; lost with the power.
     pub(super) tails: Option<Tails>,
     /// A task may be ready to run.
     pub(super) ready: bool,

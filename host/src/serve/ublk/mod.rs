@@ -94,10 +94,10 @@ impl Face {
         }
     }
 
-    fn into_backend(self, reactor: &Reactor, tails: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
+    fn into_backend(self, reactor: &Reactor, ack_log: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
         Ok(match self {
             Face::Zoned(device) => {
-                UblkBackend::Zoned(Box::new(ZonedBackend::new(device, tails.clone(), replay)))
+                UblkBackend::Zoned(Box::new(ZonedBackend::new(device, ack_log.clone(), replay)))
             }
             Face::Volume(volume) => {
                 let ring = reactor.ring()?.clone();
@@ -122,7 +122,7 @@ impl BlockDevice {
     pub async fn start(
         reactor: &Reactor,
         face: Face,
-        tails: &Rc<AckLog>,
+        ack_log: &Rc<AckLog>,
         options: &Options,
     ) -> Result<BlockDevice> {
         if let Face::Zoned(device) = &face {
@@ -140,7 +140,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.into_backend(reactor, tails, Replay::default())?)
+            serve(reactor, &info, face.into_backend(reactor, ack_log, Replay::default())?)
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -164,7 +164,7 @@ impl BlockDevice {
     pub async fn recover(
         reactor: &Reactor,
         face: Face,
-        tails: &Rc<AckLog>,
+        ack_log: &Rc<AckLog>,
         id: u32,
         left: Option<&AckLogContents>,
     ) -> Result<BlockDevice> {
@@ -181,10 +181,10 @@ impl BlockDevice {
             Face::Volume(_) => Replay::default(),
         };
         for slot in (0..ack_log::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
-            tails.end_append(slot);
+            ack_log.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.into_backend(reactor, tails, replay)?)?;
+        let queues = serve(reactor, &info, face.into_backend(reactor, ack_log, replay)?)?;
         let this = BlockDevice { controls, queues, id };
         this.wait_for_fetches().await?;
         this.controls.end_recovery(id).await?;

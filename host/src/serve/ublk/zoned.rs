@@ -21,7 +21,7 @@ use std::{
 /// A served zoned device.
 pub(super) struct ZonedBackend {
     device: Rc<dyn ZonedDevice>,
-    tails: Rc<AckLog>,
+    ack_log: Rc<AckLog>,
     replay: RefCell<Replay>,
     /// Opened after each change of `replay`, for the appends that wait for a reissued one.
     replayed: Gate,
@@ -34,11 +34,11 @@ pub(super) struct ZonedBackend {
 }
 
 impl ZonedBackend {
-    pub(super) fn new(device: Rc<dyn ZonedDevice>, tails: Rc<AckLog>, replay: Replay) -> ZonedBackend {
+    pub(super) fn new(device: Rc<dyn ZonedDevice>, ack_log: Rc<AckLog>, replay: Replay) -> ZonedBackend {
         ZonedBackend {
             append_ends: vec![Cell::new(0); device.geometry().zones as usize],
             device,
-            tails,
+            ack_log,
             replay: RefCell::new(replay),
             replayed: Gate::default(),
             answered: RefCell::default(),
@@ -54,7 +54,7 @@ impl ZonedBackend {
     /// Frees the slots in `answered`. To be called when the kernel has the results.
     pub(super) fn acknowledge_appends(&self) {
         for slot in self.answered.borrow_mut().drain(..) {
-            self.tails.end_append(slot);
+            self.ack_log.end_append(slot);
         }
     }
 
@@ -75,7 +75,7 @@ impl ZonedBackend {
                 let data = transfer.data_of(place, request)?;
                 let end = at + data.blocks();
                 let tail = self.write(transfer, lba, data, request.fua).await?;
-                self.tails.complete(zone, tail.max(end));
+                self.ack_log.complete(zone, tail.max(end));
                 return Ok((request.bytes() as i32, 0));
             }
             UblkOperation::Append => {
@@ -86,16 +86,16 @@ impl ZonedBackend {
                 if let Some(index) = reused {
                     // The kernel has reused the slot, so it has the previous result.
                     self.answered.borrow_mut().swap_remove(index);
-                    self.tails.end_append(slot);
+                    self.ack_log.end_append(slot);
                 }
                 let appended = self.append(transfer, (slot, zone), data, request.fua).await;
                 if appended.is_err() {
-                    self.tails.end_append(slot);
+                    self.ack_log.end_append(slot);
                     self.forget_append_end(zone);
                 }
                 let (lba, tail) = appended?;
                 let (_, at) = geometry.locate(lba);
-                self.tails.complete(zone, tail.max(at + blocks));
+                self.ack_log.complete(zone, tail.max(at + blocks));
                 self.answered.borrow_mut().push(slot);
                 self.more_answered.open();
                 return Ok((0, lba.0 * SECTORS));
@@ -186,13 +186,13 @@ impl ZonedBackend {
         }
         let (blocks, expected) = (data.blocks(), self.expect_append(zone, data.blocks()));
         if let Some(at) = expected {
-            self.tails.begin_append(slot, Extent { zone, at, blocks });
+            self.ack_log.begin_append(slot, Extent { zone, at, blocks });
         }
         let done = self.device.submit(Command::append(zone, data, fua)).await;
         done.result?;
         let (_, at) = self.device.geometry().locate(done.lba);
         if expected != Some(at) {
-            self.tails.begin_append(slot, Extent { zone, at, blocks });
+            self.ack_log.begin_append(slot, Extent { zone, at, blocks });
         }
         transfer.pool.borrow_mut().give(done.data);
         Ok((done.lba, done.tail))
@@ -228,7 +228,7 @@ impl ZonedBackend {
             }
         };
         if append.slot != slot {
-            self.tails.begin_append(slot, append.extent);
+            self.ack_log.begin_append(slot, append.extent);
         }
         let rest = data.slice_blocks(append.written..data.blocks());
         let completion = match rest.is_empty() {
@@ -246,7 +246,7 @@ impl ZonedBackend {
     fn settle(&self, append: &Append, slot: usize) {
         for settled in self.replay.borrow_mut().settle(append) {
             if settled.slot != slot {
-                self.tails.end_append_to(settled.slot, &settled.extent);
+                self.ack_log.end_append_to(settled.slot, &settled.extent);
             }
         }
         self.replayed.open();
@@ -281,7 +281,7 @@ impl ZonedBackend {
     async fn reset(&self, zones: Range<u32>, command: Zones) -> Result<UblkAnswer, DeviceError> {
         let clear = |zone| {
             self.forget_append_end(zone);
-            self.tails.clear(zone)
+            self.ack_log.clear(zone)
         };
         let known: Vec<_> = zones.clone().map(ZoneIndex).map(clear).collect();
         let done = self.device.submit(Command::Reset { zones: command }).await;
@@ -289,7 +289,7 @@ impl ZonedBackend {
             match done.result {
                 Ok(()) => self.forget_replay(zone),
                 // Part of the reset may have been carried out.
-                Err(_) => self.tails.complete(zone, known.min(self.wp(zone).unwrap_or(0))),
+                Err(_) => self.ack_log.complete(zone, known.min(self.wp(zone).unwrap_or(0))),
             }
         }
         done.result?;
@@ -352,7 +352,7 @@ mod tests {
         left_behind_in(dir.path(), runtime, data, written)
     }
 
-    /// As [`left_behind`], with the tails file in `directory`.
+    /// As [`left_behind`], with the acknowledgement log in `directory`.
     fn left_behind_in(
         directory: &Path,
         runtime: &Runtime,
@@ -368,9 +368,9 @@ mod tests {
         let appends = vec![Some(Extent { zone: ZONE, at: 0, blocks: data.blocks() })];
         let left = AckLogContents { assembly: 1, complete: vec![0; 4], appends, power: vec![] };
         let replay = runtime.block_on(Replay::after(&drive, Some(&left)), || false).unwrap().unwrap();
-        let tails =
+        let ack_log =
             AckLog::create(&directory.join("tails"), &[7; 16], 2, &[0; 4], &left.appends, &[]).unwrap();
-        (drive.clone(), ZonedBackend::new(Rc::new(drive), Rc::new(tails), replay))
+        (drive.clone(), ZonedBackend::new(Rc::new(drive), Rc::new(ack_log), replay))
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
         assert!(noted_places(dir.path()).is_empty(), "it would block them in the next process");
     }
 
-    /// The offsets of appends in the tails file in `directory`.
+    /// The offsets of appends in the acknowledgement log in `directory`.
     fn noted_places(directory: &Path) -> Vec<u64> {
         let left = AckLogContents::read(&directory.join("tails"), &[7; 16]).unwrap().unwrap();
         left.appends.iter().flatten().map(|extent| extent.at).collect()
@@ -467,7 +467,7 @@ mod tests {
         let data = Buf::copy_of(&[5; 3 * BLOCK]);
         let (runtime, dir) = (Runtime::new(), tempfile::tempdir().unwrap());
         let (_, zoned) = left_behind_in(dir.path(), &runtime, &data, 2);
-        zoned.tails.begin_append(7, Extent { zone: ZONE, at: 9, blocks: 1 });
+        zoned.ack_log.begin_append(7, Extent { zone: ZONE, at: 9, blocks: 1 });
         zoned.answered.borrow_mut().push(7);
         let channel = tempfile::tempfile().unwrap();
         channel.set_len(abi::data_position(0, 8)).unwrap();

@@ -119,7 +119,7 @@ impl StackParameters {
     }
 }
 
-/// A subject: the array, its tails file, and the zoned device that presents the layer.
+/// A subject: the array, its acknowledgement log, and the zoned device that presents the layer.
 struct LayeredSubject {
     array: Array,
     tails: Rc<RefCell<Tails>>,

@@ -48,7 +48,7 @@ pub struct VolumeModel {
     pub(super) volume: Option<Volume>,
     pub(super) oracle: VolumeOracle,
     pub(super) ops: Vec<VolumeOp>,
-    /// Contents of the tails file of the running process.
+    /// Contents of the acknowledgement log of the running process.
     pub(super) tails: Rc<RefCell<Tails>>,
     /// A command of the drive was made to fail: operations may fail.
     pub(super) struck: bool,

@@ -1,4 +1,4 @@
-//! Sets up the device below a volume: a bare drive behind a sequencer, or an array with a tails file.
+//! Sets up the device below a volume: a bare drive behind a sequencer, or an array with an acknowledgement log.
 
 use super::scenario::VolumeScenario;
 use crate::simulator::layer::{DeviceBelow, sequenced, world::Life};
