@@ -54,7 +54,7 @@ impl Block {
     }
 
     /// Number of the served device among those of the array; 0 for the array itself.
-    pub(super) fn front(&self) -> u16 {
+    pub(super) fn number(&self) -> u16 {
         front_number(self.namespace.as_ref())
     }
 

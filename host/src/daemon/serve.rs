@@ -12,7 +12,7 @@ use crate::{
     serve::{
         ack_log::{AckLog, AckLogContents},
         nbd::{self, wire::NbdExport},
-        ublk::{self, BlockDevice, Face, Options, Orphan},
+        ublk::{self, Backing, BlockDevice, Options, Orphan},
     },
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -81,7 +81,7 @@ pub fn serve_block_devices(
 /// Serves block devices in the background from now on.
 fn look_after(daemon: &Rc<Daemon>, served: Vec<(Rc<Block>, BlockDevice)>) {
     for (block, device) in served {
-        let other = daemon.blocks.borrow().iter().find(|other| other.front() == block.front()).cloned();
+        let other = daemon.blocks.borrow().iter().find(|other| other.number() == block.number()).cloned();
         let other = other.map(|other| other.path.clone());
         assert_eq!(
             other,
@@ -102,8 +102,8 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
     let mut served = Vec::new();
     let shown = async {
         let known = open::create_namespace_ack_log(daemon, &namespace, false).await?;
-        let front = front(daemon, &status, namespace).await?;
-        serve_front(daemon, &status, front, known, &[], &mut served).await
+        let shown = served_device(daemon, &status, namespace).await?;
+        serve_device(daemon, &status, shown, known, &[], &mut served).await
     };
     match shown.await {
         Ok(()) => look_after(daemon, served),
@@ -133,7 +133,7 @@ async fn serve(
 ) -> Result<Vec<(Rc<Block>, BlockDevice)>> {
     let status = daemon.array.status();
     let ack_log =
-        open::create_ack_log(daemon, &status, left.as_ref(), found.iter().any(|orphan| orphan.front == 0))
+        open::create_ack_log(daemon, &status, left.as_ref(), found.iter().any(|orphan| orphan.number == 0))
             .await?;
     ack_log.note_block_devices();
     let mut served = Vec::new();
@@ -155,55 +155,55 @@ async fn serve_all(
     (ack_log, left): (&Rc<AckLog>, Option<AckLogContents>),
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
-    let fronts = fronts(daemon, status, ack_log).await?;
-    let is_known = |orphan: &&Orphan| fronts.iter().any(|front| front.number() == orphan.front);
+    let devices = served_devices(daemon, status, ack_log).await?;
+    let is_known = |orphan: &&Orphan| devices.iter().any(|shown| shown.number() == orphan.number);
     if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
         bail!(
             "/dev/ublkb{id} serves a namespace or volume that '{}' no longer has: reboot, or remove it",
             status.name
         );
     }
-    for front in fronts {
-        let number = front.number();
-        let orphans: Vec<u32> = found.iter().filter(|o| o.front == number).map(|o| o.id).collect();
-        let known = match &front.namespace {
+    for shown in devices {
+        let number = shown.number();
+        let orphans: Vec<u32> = found.iter().filter(|o| o.number == number).map(|o| o.id).collect();
+        let known = match &shown.namespace {
             None => (ack_log.clone(), left.clone()),
             Some(namespace) => open::create_namespace_ack_log(daemon, namespace, !orphans.is_empty()).await?,
         };
-        serve_front(daemon, status, front, known, &orphans, served).await?;
+        serve_device(daemon, status, shown, known, &orphans, served).await?;
     }
     Ok(())
 }
 
 /// Serves one device: by the block device in `orphans`, or a new one.
-async fn serve_front(
+async fn serve_device(
     daemon: &Daemon,
     status: &ArrayStatus,
-    front: ServedDevice,
+    shown: ServedDevice,
     (ack_log, left): (Rc<AckLog>, Option<AckLogContents>),
     orphans: &[u32],
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
-    let options = Options { tag: ublk::tag(&status.uuid, front.number()), ..options(status) };
-    let face = front.face();
+    let options = Options { tag: ublk::tag(&status.uuid, shown.number()), ..options(status) };
+    let backing = shown.backing();
     let device = match *orphans {
         [] => {
-            let started = BlockDevice::start(&daemon.reactor, face, &ack_log, &options).await;
+            let started = BlockDevice::start(&daemon.reactor, backing, &ack_log, &options).await;
             started.inspect_err(|_| ack_log.remove())?
         }
-        [id] => BlockDevice::recover(&daemon.reactor, face, &ack_log, id, left.as_ref()).await?,
+        [id] => BlockDevice::recover(&daemon.reactor, backing, &ack_log, id, left.as_ref()).await?,
         _ => bail!("several block devices of '{}' have been left behind", status.name),
     };
-    if let Some(namespace) = &front.namespace {
+    if let Some(namespace) = &shown.namespace {
         device.is_of(namespace.clone());
     }
     let name = format!("ublkb{}", device.id());
     let path = Path::new("/dev").join(&name);
-    let called = front.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
+    let called = shown.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
     let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
     let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
-    let is_zoned = front.volume.is_none();
-    let block = Block::new((path, link), (front.namespace, front.volume), (ack_log, device.traffic()));
+    let is_zoned = shown.volume.is_none();
+    let block = Block::new((path, link), (shown.namespace, shown.volume), (ack_log, device.traffic()));
     served.push((Rc::new(block), device));
     if is_zoned {
         demand_stable_writes(&daemon.reactor, &name).await?;
@@ -212,22 +212,26 @@ async fn serve_front(
 }
 
 /// The devices to serve: the array, or the volume on it; or each namespace, or the volume on that.
-async fn fronts(daemon: &Daemon, status: &ArrayStatus, ack_log: &Rc<AckLog>) -> Result<Vec<ServedDevice>> {
+async fn served_devices(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    ack_log: &Rc<AckLog>,
+) -> Result<Vec<ServedDevice>> {
     let Some(namespaces) = open::open_namespaces(daemon, status, ack_log).await? else {
         let volume = open::open_volume(daemon, status, ack_log).await?;
         return Ok(vec![ServedDevice { device: Rc::new(daemon.array.clone()), namespace: None, volume }]);
     };
-    let mut fronts = Vec::new();
+    let mut devices = Vec::new();
     for namespace in namespaces {
-        fronts.push(front(daemon, status, namespace).await?);
+        devices.push(served_device(daemon, status, namespace).await?);
     }
-    Ok(fronts)
+    Ok(devices)
 }
 
 /// A namespace, or the volume on it.
-async fn front(daemon: &Daemon, status: &ArrayStatus, namespace: Namespace) -> Result<ServedDevice> {
+async fn served_device(daemon: &Daemon, status: &ArrayStatus, namespace: Namespace) -> Result<ServedDevice> {
     let number = front_number(Some(&namespace));
-    let other = daemon.blocks.borrow().iter().find(|other| other.front() == number).cloned();
+    let other = daemon.blocks.borrow().iter().find(|other| other.number() == number).cloned();
     let other = other.map(|other| other.path.clone());
     assert_eq!(other, None, "the block device that serves namespace '{}' already", namespace.name());
     let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
@@ -305,10 +309,10 @@ impl ServedDevice {
         front_number(self.namespace.as_ref())
     }
 
-    fn face(&self) -> Face {
+    fn backing(&self) -> Backing {
         match &self.volume {
-            Some(volume) => Face::Volume(volume.clone()),
-            None => Face::Zoned(self.device.clone()),
+            Some(volume) => Backing::Volume(volume.clone()),
+            None => Backing::Zoned(self.device.clone()),
         }
     }
 }

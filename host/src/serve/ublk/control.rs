@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    FRONT_BITS,
+    NUMBER_BITS,
     abi::{self, Info, UblkCommand},
 };
 use crate::reactor::{Reactor, ring::Ring};
@@ -222,7 +222,7 @@ pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
     for id in ids {
         match controls.info(id).await {
             Ok(info)
-                if info.tag >> FRONT_BITS == tag >> FRONT_BITS
+                if info.tag >> NUMBER_BITS == tag >> NUMBER_BITS
                     && info.flags & abi::FEATURES == abi::FEATURES =>
             {
                 found.push(info)

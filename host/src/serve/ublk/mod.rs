@@ -47,13 +47,13 @@ const DEPTH: u16 = 128;
 const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= ack_log::SLOTS);
 
 /// Low bits of a tag that number the block devices of an array; the others identify the array.
-const FRONT_BITS: u32 = 16;
+const NUMBER_BITS: u32 = 16;
 
-/// The tag of block device number `front` of an array.
-pub fn tag(uuid: &[u8; 16], front: u16) -> u64 {
+/// The tag of block device number `number` of an array.
+pub fn tag(uuid: &[u8; 16], number: u16) -> u64 {
     let value = u128::from_ne_bytes(*uuid);
     let array = value as u64 ^ (value >> 64) as u64;
-    array >> FRONT_BITS << FRONT_BITS | front as u64
+    array >> NUMBER_BITS << NUMBER_BITS | number as u64
 }
 
 /// A block device that has lost its server process, or is about to.
@@ -62,44 +62,44 @@ pub struct Orphan {
     /// N of `/dev/ublkbN`.
     pub id: u32,
     /// Number of the block device within its array.
-    pub front: u16,
+    pub number: u16,
 }
 
 /// Block devices of an array that have lost their server process, or are about to.
 pub async fn find(reactor: &Reactor, uuid: &[u8; 16]) -> Result<Vec<Orphan>> {
     let found = control::find(reactor, tag(uuid, 0)).await?;
     let left = found.iter().filter(|info| info.state != abi::DEAD);
-    Ok(left.map(|info| Orphan { id: info.device, front: info.tag as u16 }).collect())
+    Ok(left.map(|info| Orphan { id: info.device, number: info.tag as u16 }).collect())
 }
 
 /// The device behind a block device.
-pub enum Face {
+pub enum Backing {
     Zoned(Rc<dyn ZonedDevice>),
     Volume(Volume),
 }
 
-impl Face {
+impl Backing {
     /// Features that the ublk driver must support.
     fn features(&self) -> u64 {
         match self {
-            Face::Zoned(_) => abi::FEATURES | abi::ZONED,
-            Face::Volume(_) => abi::FEATURES,
+            Backing::Zoned(_) => abi::FEATURES | abi::ZONED,
+            Backing::Volume(_) => abi::FEATURES,
         }
     }
 
     fn params(&self, options: &Options) -> [u8; abi::PARAMS_BYTES] {
         match self {
-            Face::Zoned(device) => abi::params(device.geometry(), options),
-            Face::Volume(volume) => abi::plain_params(volume.blocks(), volume.sector(), options),
+            Backing::Zoned(device) => abi::params(device.geometry(), options),
+            Backing::Volume(volume) => abi::plain_params(volume.blocks(), volume.sector(), options),
         }
     }
 
     fn into_backend(self, reactor: &Reactor, ack_log: &Rc<AckLog>, replay: Replay) -> Result<UblkBackend> {
         Ok(match self {
-            Face::Zoned(device) => {
+            Backing::Zoned(device) => {
                 UblkBackend::Zoned(Box::new(ZonedBackend::new(device, ack_log.clone(), replay)))
             }
-            Face::Volume(volume) => {
+            Backing::Volume(volume) => {
                 let ring = reactor.ring()?.clone();
                 UblkBackend::Volume(Box::new(Bytes::of_sectors(volume, reactor.buffers(), ring)))
             }
@@ -121,14 +121,14 @@ impl BlockDevice {
     /// The geometry is unsuitable, or the kernel refuses.
     pub async fn start(
         reactor: &Reactor,
-        face: Face,
+        backing: Backing,
         ack_log: &Rc<AckLog>,
         options: &Options,
     ) -> Result<BlockDevice> {
-        if let Face::Zoned(device) = &face {
+        if let Backing::Zoned(device) = &backing {
             check_geometry(device.geometry())?;
         }
-        let (features, params) = (face.features(), face.params(options));
+        let (features, params) = (backing.features(), backing.params(options));
         let controls = Controls::open(reactor, features).await?;
         // Remains of a process that died while it started or stopped a device.
         for dead in control::find(reactor, options.tag).await? {
@@ -140,7 +140,7 @@ impl BlockDevice {
         let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
-            serve(reactor, &info, face.into_backend(reactor, ack_log, Replay::default())?)
+            serve(reactor, &info, backing.into_backend(reactor, ack_log, Replay::default())?)
         };
         let queues = match started.await {
             Ok(served) => served,
@@ -163,28 +163,28 @@ impl BlockDevice {
     /// acknowledgement log of that process, if this assembly of the array continues at the ends in it.
     pub async fn recover(
         reactor: &Reactor,
-        face: Face,
+        backing: Backing,
         ack_log: &Rc<AckLog>,
         id: u32,
         left: Option<&AckLogContents>,
     ) -> Result<BlockDevice> {
         let problem = || format!("/dev/ublkb{id} cannot be taken over");
-        let features = face.features();
+        let features = backing.features();
         let controls = Controls::open(reactor, features).await?;
         let info = controls.info(id).await.with_context(problem)?;
         ensure!(
             info.flags & abi::ZONED == features & abi::ZONED,
             "/dev/ublkb{id} is a device of another type (zoned or not)"
         );
-        let replay = match &face {
-            Face::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
-            Face::Volume(_) => Replay::default(),
+        let replay = match &backing {
+            Backing::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
+            Backing::Volume(_) => Replay::default(),
         };
         for slot in (0..ack_log::SLOTS).filter(|slot| !replay.has_noted(*slot)) {
             ack_log.end_append(slot);
         }
         controls.start_recovery(id).await?;
-        let queues = serve(reactor, &info, face.into_backend(reactor, ack_log, replay)?)?;
+        let queues = serve(reactor, &info, backing.into_backend(reactor, ack_log, replay)?)?;
         let this = BlockDevice { controls, queues, id };
         this.wait_for_fetches().await?;
         this.controls.end_recovery(id).await?;
