@@ -425,6 +425,16 @@ fn flipped_bit_after_kill_accuses_no_other_member() {
     }
 }
 
+/// A host that has created an array on `drives` and goes on to run it.
+fn first_host(options: &CreateOptions, drives: &[Drive]) -> (Runtime, Array) {
+    let host = Runtime::new();
+    let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
+    host.set_host(Host { id: [1; 16], pause: Some(pause) });
+    let array = run(&host, Array::create(&host, options.clone(), drives.to_vec())).unwrap();
+    write(&host, &array, 0, 0, BEFORE, true);
+    (host, array)
+}
+
 /// Two hosts on the same drives: the second one waits until the first one is fenced before it reads the drives, so that
 /// no acknowledged write of the first one is lost.
 #[test]
@@ -432,11 +442,8 @@ fn fencing_stops_first_host_without_losing_acknowledged_writes() {
     for options in kinds_with_two_zones() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let (rig, drives) = rig_of_members();
-        let (one, other) = (Runtime::new(), Runtime::new());
-        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
-        one.set_host(Host { id: [1; 16], pause: Some(pause) });
-        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
-        write(&one, &first, 0, 0, BEFORE, true);
+        let (one, first) = first_host(&options, &drives);
+        let other = Runtime::new();
         let acknowledged = Rc::new(Cell::new([BEFORE, 0]));
         let goes_on = {
             let (one, first, acknowledged) = (one.clone(), first.clone(), acknowledged.clone());
@@ -540,11 +547,8 @@ fn fencing_claim_keeps_records_logged_just_before() {
     for options in kinds() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let (_rig, drives) = rig_of_members();
-        let (one, other) = (Runtime::new(), Runtime::new());
-        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
-        one.set_host(Host { id: [1; 16], pause: Some(pause) });
-        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
-        write(&one, &first, 0, 0, BEFORE, true);
+        let (one, first) = first_host(&options, &drives);
+        let other = Runtime::new();
         let hook: Hook = {
             let (one, first) = (one.clone(), first.clone());
             Box::new(move || {
@@ -583,11 +587,8 @@ fn fencing_refuses_claim_after_logs_have_moved() {
     for options in kinds() {
         let what = format!("{:?}, {} parities", options.policy, options.parities);
         let (_rig, drives) = rig_of_members();
-        let (one, other) = (Runtime::new(), Runtime::new());
-        let pause: Pause = Rc::new(|| Box::pin(std::future::ready(())));
-        one.set_host(Host { id: [1; 16], pause: Some(pause) });
-        let first = run(&one, Array::create(&one, options.clone(), drives.clone())).unwrap();
-        write(&one, &first, 0, 0, BEFORE, true);
+        let (one, first) = first_host(&options, &drives);
+        let other = Runtime::new();
         let hook: Hook = {
             let (one, first) = (one.clone(), first.clone());
             Box::new(move || {
