@@ -26,6 +26,9 @@ const PAGES_LOOKED_AT: usize = 4096;
 /// Changed pages that are given places before other tasks get a turn.
 const PAGES_LAID: usize = 256;
 
+/// Times that pages which were changed meanwhile are given places before the cut.
+const ROUNDS_AHEAD: usize = 4;
+
 /// Maximum number of writes of the map in flight.
 const MOST_WRITES: usize = 4;
 
@@ -79,12 +82,16 @@ async fn write_checkpoint(core: &VolumeCore) -> Result<bool, DeviceError> {
     }
     core.flush_device().await?;
     write_root(core, &cut.root).await?;
-    {
+    let mut copies = {
         let mut state = core.state.borrow_mut();
-        state.map.thaw();
         state.thaws = false;
-    }
+        state.map.thaw()
+    };
     core.pages.open();
+    while copies.pop_first().is_some() {
+        work(1);
+        give_way().await;
+    }
     release(core, &cut.dead).await
 }
 
@@ -132,12 +139,17 @@ async fn sweep(core: &VolumeCore) -> Result<(), DeviceError> {
 /// in memory until it is written there.
 async fn lay_ahead(core: &VolumeCore) -> Result<Vec<PlacedPage>, DeviceError> {
     let mut laid = Vec::new();
-    let pages = core.state.borrow_mut().map.take_unlaid();
-    for some in pages.chunks(PAGES_LAID) {
-        let enough = lay_pages(&mut core.state.borrow_mut(), some, &mut laid);
-        enough.ok_or_else(|| no_map_zone(core))?;
-        work(some.len() as u32);
-        give_way().await;
+    for _ in 0..ROUNDS_AHEAD {
+        let pages = core.state.borrow_mut().map.take_unlaid();
+        for some in pages.chunks(PAGES_LAID) {
+            let enough = lay_pages(&mut core.state.borrow_mut(), some, &mut laid);
+            enough.ok_or_else(|| no_map_zone(core))?;
+            work(some.len() as u32);
+            give_way().await;
+        }
+        if pages.len() <= PAGES_LAID {
+            break;
+        }
     }
     Ok(laid)
 }

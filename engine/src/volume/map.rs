@@ -352,10 +352,11 @@ impl PagedMap {
         std::mem::replace(&mut self.directory[page as usize], place)
     }
 
-    /// Ends the freeze: everything that was frozen is on the device.
-    pub fn thaw(&mut self) {
+    /// Ends the freeze: everything that was frozen is on the device. Returns the entries at the cut of pages that were
+    /// changed after it, which take time to drop.
+    pub fn thaw(&mut self) -> BTreeMap<u32, Box<[Address]>> {
         (self.frozen, self.only_frozen) = (0, 0);
-        self.at_cut.clear();
+        std::mem::take(&mut self.at_cut)
     }
 }
 
