@@ -190,9 +190,9 @@ impl OpenDrive {
     pub fn refuse_if_waited_for(&self) -> Result<()> {
         let Some(label) = self.label() else { return Ok(()) };
         let left = run::left_by_owner(&self.path, &label.uuid);
-        let tails = left.unwrap_or_else(|| run::ack_log_path(&run::directory(&label.uuid), &label.uuid));
+        let ack_log = left.unwrap_or_else(|| run::ack_log_path(&run::directory(&label.uuid), &label.uuid));
         let path = quoted(&self.path.to_string_lossy());
-        let (waits, go_on) = match ack_log::served_at(&tails) {
+        let (waits, go_on) = match ack_log::served_at(&ack_log) {
             Some(place) => ("NBD clients wait", format!("zoneraid serve {path} --nbd {}", quoted(&place))),
             None => ("a block device waits", format!("zoneraid start {path}")),
         };
