@@ -108,3 +108,23 @@ fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
 fn refused<T, E: ToString>(runtime: &Runtime, opened: impl Future<Output = Result<T, E>>) -> String {
     runtime.block_on(opened, || false).unwrap().err().expect("it is refused").to_string()
 }
+
+/// A block of version 3 whose magic number differs in one bit looks like one of a later version, and is a damaged one.
+#[test]
+fn flipped_magic_bit_of_old_journal_is_damage_not_another_version() {
+    for bit in 0..32 {
+        let dir = tempfile::tempdir().unwrap();
+        drop(unpacked("namespaces-v3", dir.path()));
+        let path = dir.path().join(IMAGE);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let starts = (0..bytes.len() / BLOCK).map(|block| block * BLOCK);
+        let journal: Vec<usize> = starts.filter(|start| bytes[*start..].starts_with(b"zvj1")).collect();
+        journal.iter().for_each(|start| bytes[start + bit / 8] ^= 1 << (bit % 8));
+        std::fs::write(&path, &bytes).unwrap();
+        let device = Rc::new(EmulatedDrive::open_image(&path).unwrap());
+        let runtime = Runtime::new();
+        let error = refused(&runtime, Namespaces::open(&runtime, device, namespace_options()));
+        assert!(!journal.is_empty() && error.contains("is damaged in block 0"), "bit {bit}: {error}");
+        runtime.clear();
+    }
+}

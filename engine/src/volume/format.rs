@@ -23,6 +23,11 @@ pub const OLDEST_VERSION: u16 = 5;
 /// The first version whose roots have features.
 const WITH_FEATURES: u16 = 6;
 
+/// Version of groups, of pages and of blocks of the directory: they have been the same since then. So a program of that
+/// version can read them as long as the roots are of that version, too. If their layout changes, a root of the new
+/// version has to be durable before the first of them.
+const SINCE: u16 = 5;
+
 /// Magic number of a group header.
 const GROUP: u32 = u32::from_le_bytes(*b"zvg1");
 /// Frame of a sealed block.
@@ -156,7 +161,7 @@ pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64,
     header[32..36].copy_from_slice(&place.offset.to_le_bytes());
     header[36..40].copy_from_slice(&blocks.to_le_bytes());
     header[40..42].copy_from_slice(&(entries as u16).to_le_bytes());
-    header[42..44].copy_from_slice(&VERSION.to_le_bytes());
+    header[42..44].copy_from_slice(&SINCE.to_le_bytes());
     header[44] = place.stream;
     let sum = crc32c::crc32c(&header[SUM.end..used]);
     header[SUM].copy_from_slice(&sum.to_le_bytes());
@@ -235,7 +240,8 @@ pub struct Seal {
 
 /// Puts the header before the payload of a block.
 pub fn seal(block: &mut [u8], Seal { volume, generation, kind, last, index }: Seal) {
-    let frame = Frame { mark: volume, generation, version: VERSION, kind: kind as u8, last, index };
+    let version = if kind == Kind::Root { VERSION } else { SINCE };
+    let frame = Frame { mark: volume, generation, version, kind: kind as u8, last, index };
     SEALED.seal(block, frame);
 }
 
@@ -558,7 +564,7 @@ mod tests {
         put_addresses(&mut block, [7, (1 << 48) - 12345].into_iter());
         let header = Seal { volume: 1 << 63, generation: 8, kind: Kind::Directory, last: true, index: 6 };
         seal(&mut block, header);
-        assert_eq!(unseal(&block), Ok((header, &block[FRAME_BYTES..], VERSION)));
+        assert_eq!(unseal(&block), Ok((header, &block[FRAME_BYTES..], SINCE)));
         let addresses: Vec<Address> = addresses(&block).collect();
         assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, (1 << 48) - 12345, 0][..]));
         for kind in [0, 4] {

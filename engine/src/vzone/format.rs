@@ -287,7 +287,10 @@ impl BlockFiller {
 pub fn read(block: &[u8]) -> Result<(JournalHeader, Vec<JournalEntry>), FrameError> {
     match JOURNAL.unseal(block) {
         Ok((frame, payload)) => read_payload(frame, payload).ok_or(FrameError::Other),
-        Err(error) => read_3(block).ok_or(error),
+        Err(_) if JOURNAL_3.verified(block).is_some() => read_3(block),
+        // Of version 3, with the flipped bit in its magic.
+        Err(FrameError::Version(_)) if read_3(block).is_ok() => Err(FrameError::Other),
+        Err(error) => Err(error),
     }
 }
 
@@ -303,15 +306,20 @@ fn read_payload(frame: Frame, payload: &[u8]) -> Option<(JournalHeader, Vec<Jour
     Some((JournalHeader { mark, generation, serial, offset, kind }, decode_all(&mut from, count, version)?))
 }
 
-/// Decodes a journal block of version 3.
-fn read_3(block: &[u8]) -> Option<(JournalHeader, Vec<JournalEntry>)> {
-    let mut from = Decoder(JOURNAL_3.verified(block)?);
-    let (mark, generation, serial) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
-    let (offset, version, count) = (from.u32().ok()?, from.u16().ok()?, from.u16().ok()?);
-    let kind = from.u8().ok()?;
-    let mut from = Decoder(block.get(HEADER_3..)?);
-    let entries = decode_all(&mut from, count, version).filter(|_| version == OLDEST_VERSION)?;
-    Some((JournalHeader { mark, generation, serial, offset, kind }, entries))
+/// Decodes a journal block with the header of version 3, whose magic and checksum are not looked at.
+fn read_3(block: &[u8]) -> Result<(JournalHeader, Vec<JournalEntry>), FrameError> {
+    let fields = || -> Result<_, TooShort> {
+        let mut from = Decoder(block.get(8..).unwrap_or_default());
+        let (mark, generation, serial) = (from.u64()?, from.u64()?, from.u64()?);
+        let (offset, version, count, kind) = (from.u32()?, from.u16()?, from.u16()?, from.u8()?);
+        Ok((JournalHeader { mark, generation, serial, offset, kind }, version, count))
+    };
+    let (header, version, count) = fields().map_err(|_| FrameError::Other)?;
+    if version != OLDEST_VERSION {
+        return Err(FrameError::Version(version));
+    }
+    let mut from = Decoder(block.get(HEADER_3..).unwrap_or_default());
+    Ok((header, decode_all(&mut from, count, version).ok_or(FrameError::Other)?))
 }
 
 /// Whether a block is a journal block of any version, also a damaged one.

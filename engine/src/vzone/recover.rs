@@ -28,7 +28,11 @@ use crate::{
     },
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+};
 
 /// Number of active zones that are used of a device without a limit.
 const UNLIMITED: u32 = 256;
@@ -169,7 +173,7 @@ struct JournalZone {
     whole: bool,
     /// Whether there are records behind the checkpoint.
     records: bool,
-    /// The first damaged or unreadable block.
+    /// The first block that is damaged, unreadable, or of a version that is not supported.
     damaged: Option<VzoneError>,
 }
 
@@ -187,15 +191,16 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
         let start = device.geometry().start(zone.zone).0;
         let done = device.submit(Command::read(Lba(start + from), Buf::zeroed(count as usize * BLOCK))).await;
         for (index, at) in (from..from + count).enumerate() {
+            // A flipped bit in the magic of a block may show a version that it does not have.
+            let other_version = Cell::new(None);
             let verify = |block: &[u8]| {
-                let found = match read(block) {
-                    Ok(found) => found,
-                    Err(FrameError::Version(version)) => return Some(Err(version)),
-                    Err(FrameError::Other) => return None,
-                };
+                let found = read(block).inspect_err(|error| match error {
+                    FrameError::Version(version) => other_version.set(Some(*version)),
+                    FrameError::Other => {}
+                });
+                let found = found.ok()?;
                 let of = (found.0.mark, found.0.generation);
-                (found.0.offset as u64 == at && journal.of.is_none_or(|known| known == of))
-                    .then_some(Ok(found))
+                (found.0.offset as u64 == at && journal.of.is_none_or(|known| known == of)).then_some(found)
             };
             let block = done.data.get(index * BLOCK..(index + 1) * BLOCK).filter(|_| done.result.is_ok());
             let found = match block.and_then(verify) {
@@ -204,9 +209,12 @@ async fn read_journal(device: &dyn ZonedDevice, zone: &ZoneInfo) -> Result<Journ
             };
             let (zone, block) = (zone.zone.0, at);
             match found {
-                Ok(Some(Ok((head, entries)))) => journal.add(head, entries, at),
-                Ok(Some(Err(version))) => return Err(VzoneError::Version(version)),
-                Ok(None) => _ = journal.damaged.get_or_insert(VzoneError::Damaged { zone, block }),
+                Ok(Some((head, entries))) => journal.add(head, entries, at),
+                Ok(None) => {
+                    let damaged = VzoneError::Damaged { zone, block };
+                    let error = other_version.take().map_or(damaged, VzoneError::Version);
+                    _ = journal.damaged.get_or_insert(error);
+                }
                 Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
                 Err(error) => {
                     _ = journal.damaged.get_or_insert(VzoneError::Unreadable { zone, block, error })
