@@ -107,6 +107,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "evidence",
             // Formats on media, and a block device on any device.
             "format",
+            "frame",
             "volume",
             // Values: layout, and decisions of policies.
             "raid",
