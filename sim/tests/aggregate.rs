@@ -508,3 +508,20 @@ fn assemble_omits_foreign_drive_with_empty_metadata_zones() {
         }
     }
 }
+
+#[test]
+fn aggregate_finish_after_failed_one_moves_last_part_first() {
+    let finish = Command::Finish { zones: Zones::One(ZoneIndex(0)) };
+    for executed in 1..=3 * FACTOR as usize {
+        let rig = Rig::filled();
+        let fault = Fault::Fail { kind: Kind::FlushZrwa, late: false };
+        rig.command_queue.ssd(rig.bay).faults().after(FACTOR as u64 - 1, fault);
+        assert!(rig.submit(finish.clone()).result.is_err());
+        let finishing = rig.device.submit(finish.clone());
+        advance(&rig, executed);
+        drop(finishing);
+        let rig = end(rig, true, Cut::default());
+        assert_eq!(rig.submit(finish.clone()).result, Ok(()), "{executed} executed");
+        rig.check_filled();
+    }
+}

@@ -459,3 +459,22 @@ fn foreign_data_proves_absence_of_volume_and_namespaces() {
     write(9);
     assert_eq!(both(), (Ok(Presence::No), Ok(Presence::No)));
 }
+
+/// An overlay shows nothing of a zone that was reset, its own blocks or the drive's, and nothing of a refused write.
+#[test]
+fn overlay_forgets_reset_zones_and_refused_writes() {
+    let runtime = Runtime::new();
+    let drive = Rc::new(EmulatedDrive::in_memory(&geometry(4, 60, 4)));
+    let write = |device: &dyn ZonedDevice, lba: u64, byte: u8| {
+        run(&runtime, device.submit(Command::write(Lba(lba), block(byte), false))).result
+    };
+    assert_eq!(write(&*drive, 0, 1), Ok(()));
+    let overlay = run(&runtime, Overlay::over(&runtime, drive.clone()));
+    let read = |lba: u64| run(&runtime, overlay.submit(Command::read(Lba(lba), Buf::zeroed(BLOCK)))).data[0];
+    assert_eq!(write(&overlay, 1, 2), Ok(()));
+    assert!(write(&overlay, 5, 3).is_err());
+    assert_eq!([read(0), read(1), read(5)], [1, 2, 0]);
+    let zones = Zones::One(ZoneIndex(0));
+    assert_eq!(run(&runtime, overlay.submit(Command::Reset { zones })).result, Ok(()));
+    assert_eq!([read(0), read(1)], [0, 0]);
+}

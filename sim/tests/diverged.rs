@@ -740,3 +740,93 @@ fn flipped_log_bit_never_refuses_degraded_array() {
         println!("{:?}, {} parities: {offline} zones offline", options.policy, options.parities);
     }
 }
+
+/// A record of the first host meets a claim of the second one.
+#[test]
+fn record_refused_for_claim_accuses_no_drive() {
+    for options in kinds() {
+        let (_rig, drives) = rig_of_members();
+        let (one, first) = first_host(&options, &drives);
+        let other = Runtime::new();
+        let pause: Pause = {
+            let (one, first) = (one.clone(), first.clone());
+            Rc::new(move || {
+                let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };
+                assert!(run(&one, first.submit(reset)).result.is_err());
+                Box::pin(std::future::ready(()))
+            })
+        };
+        other.set_host(Host { id: [2; 16], pause: Some(pause) });
+        let _second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
+        let errors: u64 = first.status().members.iter().map(|member| member.write_errors).sum();
+        assert_eq!(errors, 0, "{:?}", options.policy);
+        one.clear();
+        other.clear();
+    }
+}
+
+/// A drive that calls a function before the first report of a single zone after one of all data zones: that of a claim.
+struct HookedAtClaim {
+    drive: Rc<dyn ZonedDevice>,
+    judged: Rc<Cell<bool>>,
+    hook: Rc<RefCell<Option<Hook>>>,
+}
+
+impl ZonedDevice for HookedAtClaim {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match command {
+            Command::Report { first: ZoneIndex(META_ZONES), count: 2.. } => self.judged.set(true),
+            Command::Report { count: 1, .. } if self.judged.get() => {
+                let hook = self.hook.borrow_mut().take();
+                hook.into_iter().for_each(|hook| hook());
+            }
+            _ => {}
+        }
+        self.drive.submit(command)
+    }
+}
+
+/// The logs that the second host has read are full, and those of the first host go on in their other zones.
+#[test]
+fn fencing_never_overwrites_log_that_has_just_moved() {
+    let options = CreateOptions { policy: Some(Policy::Log), ..options(4) };
+    let (rig, drives) = rig_of_members();
+    let (one, first) = first_host(&options, &drives);
+    let other = Runtime::new();
+    let hook: Hook = {
+        let (one, first, rig) = (one.clone(), first.clone(), rig.clone());
+        Box::new(move || {
+            rig.rule(|_, command| {
+                let is_of_log = matches!(command, Command::Reset { zones: Zones::One(ZoneIndex(0 | 1)) });
+                Act::hold_if(is_of_log)
+            });
+            while rig.held() < MEMBERS {
+                let reset = Command::Reset { zones: Zones::One(ZoneIndex(0)) };
+                assert_eq!(run(&one, first.submit(reset)).result, Ok(()));
+            }
+            write(&one, &first, 0, 0, 21, true);
+            rig.rule(|_, _| Act::Pass);
+        })
+    };
+    let (hook, judged) = (Rc::new(RefCell::new(Some(hook))), Rc::new(Cell::new(false)));
+    let hooked = |drive: &Drive| {
+        let (judged, hook) = (judged.clone(), hook.clone());
+        let device = Rc::new(HookedAtClaim { drive: drive.device.clone(), judged, hook });
+        Drive { device, ..drive.clone() }
+    };
+    other.set_host(Host { id: [2; 16], pause: Some(Rc::new(|| Box::pin(std::future::ready(())))) });
+    let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect()));
+    assert!(hook.borrow().is_none(), "nothing was claimed");
+    assert_eq!(second.err(), Some(ArrayError::Fenced));
+    one.clear();
+    other.clear();
+    rig.drop_held();
+    let runtime = Runtime::new();
+    let array = run(&runtime, Array::assemble(&runtime, drives)).unwrap();
+    check(&runtime, &array, 0, 21);
+    runtime.clear();
+}

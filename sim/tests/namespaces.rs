@@ -1670,3 +1670,63 @@ fn changes_of_namespaces_are_made_though_given_up() {
     assert!(runtime.block_on(namespaces.remove("one"), || false).is_none());
     assert_eq!(end(), None);
 }
+
+/// The write waits for the reset of its v-zone, whose record comes after that of the move.
+#[test]
+fn vzone_move_gives_zones_back_if_write_waits_to_begin() {
+    let (small, namespaces, wide) = forgotten(2, false);
+    let zones = Zones::One(ZoneIndex(1));
+    assert_eq!(small.run(wide.submit(Command::Finish { zones })).result, Ok(()));
+    small.clock.set(PATIENCE_US);
+    namespaces.tick();
+    small.runtime.run();
+    let reset = wide.submit(Command::Reset { zones });
+    let start = Lba(wide.geometry().zone_size_blocks);
+    let write = wide.submit(Command::write(start, Buf::copy_of(&[8; 3 * BLOCK]), true));
+    assert_eq!(small.run(reset).result, Ok(()));
+    assert_eq!(small.run(write).result, Ok(()));
+    while small.step() {}
+    assert_eq!((namespaces.moved_groups(), namespaces.audit()), (1, Ok(())));
+    small.runtime.clear();
+}
+
+/// At the first attempt no zone of the source is finished, and it holds all active zones.
+#[test]
+fn vzone_move_finishes_source_at_second_attempt() {
+    let geometry = Geometry { zones: 60, max_active: 11, max_open: 11, ..drive_for_rows(8) };
+    let rig = Rig::new(&geometry, 8);
+    let one = rig.add(spec("one", 4, 1)).unwrap();
+    rig.write(&one, 0, 7, 11).unwrap();
+    assert_eq!(one.status().widths, [8]);
+    rig.runtime.run();
+    (0..8).for_each(|_| rig.fault(Fault::Fail { kind: Kind::Finish, late: false }));
+    rig.clock.set(PATIENCE_US);
+    rig.namespaces.tick();
+    rig.runtime.run();
+    assert_eq!((rig.namespaces.moved_groups(), one.status().widths), (1, vec![1]));
+    rig.namespaces.audit().unwrap();
+}
+
+/// A newer checkpoint is complete and has a damaged block behind it: the other zone has the same state.
+#[test]
+fn namespace_journal_with_damage_gives_way_to_intact_one() {
+    let rig = Rig::new(&Geometry { zones: 40, ..drive_for_rows(3) }, 3);
+    rig.add(spec("one", 2, 2)).unwrap();
+    let rig = rig.again();
+    let (head, entries) = journal_of(&rig);
+    rig.runtime.clear();
+    let runtime = Runtime::new();
+    let run = |command| runtime.block_on(rig.drive.submit(command), || false).unwrap();
+    let zones = run(Command::Report { first: ZoneIndex(0), count: 2 }).zones;
+    let other = zones.iter().find(|info| info.wp_blocks == 0).unwrap().zone;
+    let mut filler = BlockFiller::default();
+    entries.iter().for_each(|entry| filler.add(entry));
+    let mut bytes = vec![7; 2 * BLOCK];
+    let newer = JournalHeader { generation: head.generation + 1, offset: 0, kind: 2, ..head };
+    filler.seal(0, newer, &mut bytes[..BLOCK]);
+    let written = Command::write(rig.drive.geometry().start(other), Buf::copy_of(&bytes), true);
+    assert_eq!(run(written).result, Ok(()));
+    let found = try_open(&runtime, &rig.drive, &rig.clock).unwrap();
+    assert_eq!(found.list().len(), 1);
+    runtime.clear();
+}

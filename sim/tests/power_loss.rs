@@ -702,3 +702,44 @@ fn deferred_with(mut scene: Scene, tails: Option<&Tails>) -> Scene {
     assert!(scene.array.is_deferred());
     scene
 }
+
+/// The finish fills the part, and would hide the missing blocks.
+#[test]
+fn cache_loss_during_finish_costs_part() {
+    let scene = scene_of(Policy::Log, 1, &volatile());
+    write(&scene.runtime, &scene.array, 0, 0, CHUNK, false);
+    let (rig, is_first) = (scene.rig.clone(), Cell::new(true));
+    scene.rig.rule(move |drive, command| {
+        if drive == 0 && matches!(command, Command::Flush) && is_first.replace(false) {
+            rig.cut_power_of(0, CACHE_LOST);
+        }
+        Act::Pass
+    });
+    scene.submit(finish(0));
+    scene.rig.rule(|_, _| Act::Pass);
+    assert_eq!(scene.states()[0], (MemberState::Rebuilding, 1));
+    assert!(read_each(&scene, 0..CHUNK, "finished").is_empty());
+}
+
+/// A zone is being opened when a drive loses its cache, and is written before the drive has reported its zones.
+#[test]
+fn zone_written_during_power_check_keeps_parts() {
+    let scene = scene_of(Policy::Log, 1, &volatile());
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Open { .. })));
+    let written = scene.start_write(1, 0, 12);
+    assert_eq!(scene.rig.held(), 4);
+    scene.rig.cut_power_of(1, CACHE_LOST);
+    let is_report = |command: &Command| matches!(command, Command::Report { count: 2.., .. });
+    scene.rig.rule(move |_, command| Act::hold_if(is_report(command)));
+    let array = scene.array.clone();
+    scene.runtime.spawn(async move { array.check_power().await });
+    scene.runtime.run();
+    assert_eq!(scene.rig.held(), 5);
+    scene.rig.release(|_, command| !is_report(command));
+    scene.runtime.run();
+    scene.release();
+    let done = scene.runtime.block_on(written, || false).expect("the write does not complete");
+    assert_eq!(done.result, Ok(()));
+    assert!(is_whole(&scene), "{:?}", scene.states());
+    scene.check(1, 12);
+}

@@ -494,3 +494,15 @@ fn volume_on_array_starts_from_read_only_head() {
         }
     }
 }
+
+#[test]
+fn power_loss_costs_no_part_of_read_only_zone() {
+    let mut scene = Scene::new(Policy::Log, 1, 3 * STRIPE);
+    (0..2).for_each(|member| scene.wear(member));
+    scene.cut(&[]);
+    scene.check_read_only(3 * STRIPE);
+    scene.rig.cut_power_of(0, Cut::default());
+    run(&scene.runtime, scene.array.check_power());
+    let lacking: u32 = scene.array.status().members.iter().map(|member| member.zones_to_rebuild).sum();
+    assert_eq!(lacking, 0);
+}

@@ -10,7 +10,7 @@ use engine::{
     evidence::Presence,
     raid::policy::Policy,
     runtime::{COPY, MOST_WORK, Runtime, SLICE},
-    volume::{Codec, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
+    volume::{Codec, Plan, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::simulator::{
@@ -1072,4 +1072,28 @@ fn volume_concurrent_flushes_all_fail_after_loss() {
     runtime.run();
     assert_eq!(*told.borrow(), [false; 3]);
     assert!(wait(&runtime, volume.flush()).is_err());
+}
+
+/// Wear has left only the free zones that are set aside for the map.
+#[test]
+fn volume_without_room_takes_discards() {
+    let (drive, runtime, volume) = made(Some(5000));
+    let usable = volume.status().usable;
+    for at in (0..usable / 14).map(|group| 14 * group) {
+        wait(&runtime, volume.write(at, &Buf::copy_of(&[1; 14 * BLOCK]), false)).unwrap();
+    }
+    wait(&runtime, volume.stop()).unwrap();
+    runtime.clear();
+    let share = Plan::of(&geometry(), Some(5000)).unwrap().map_share as usize;
+    let kept = share - zones_of(&drive, b"zvs1").len();
+    let is_empty = |zone: &ZoneIndex| drive.ssd().borrow().zones().info(*zone).state == ZoneState::Empty;
+    let empty: Vec<_> = (2..geometry().zones).map(ZoneIndex).filter(is_empty).collect();
+    empty[kept..].iter().for_each(|zone| strike(&drive, Fault::ReadOnly(*zone)));
+    let (runtime, volume) = open(&drive);
+    // Each has a header of its own: one more zone is begun.
+    for at in (0..58).map(|number| number * usable / 60) {
+        wait(&runtime, volume.discard(at, 1)).unwrap();
+    }
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
 }

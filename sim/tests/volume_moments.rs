@@ -552,3 +552,31 @@ fn volume_worker_results_stay_with_their_write() {
         assert!(*read == *part, "from block {at}");
     }
 }
+
+/// The start after the torn write is interrupted behind its checkpoint, before it has filled up the zone.
+#[test]
+fn volume_torn_zone_is_filled_up_by_second_start() {
+    let mut scene = Scene::new();
+    (0..ALONE - 1).for_each(|at| scene.write(at, 1));
+    let zone = scene.zones_of(b"zvg1")[0];
+    scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
+    scene.start_write(ALONE - 1, block(1));
+    assert_eq!(scene.rig.held(), 1);
+    scene.runtime.clear();
+    scene.rig.tear(1);
+    let (begin, end) = (geometry().start(zone), geometry().start(ZoneIndex(zone.0 + 1)));
+    scene.rig.rule(move |_, command| {
+        let is_in_zone = |lba: &Lba| (begin..end).contains(lba);
+        Act::hold_if(matches!(command, Command::Write { lba, .. } if is_in_zone(lba)))
+    });
+    let (runtime, device) = (scene.runtime.clone(), scene.drive.device.clone());
+    let opening = async move { _ = Volume::open(&runtime, device, VolumeOptions::default()).await };
+    scene.runtime.spawn(opening);
+    scene.runtime.run();
+    assert_eq!(scene.rig.held(), 1);
+    scene.restart().unwrap();
+    let report = Command::Report { first: zone, count: 1 };
+    let done = run(&scene.runtime, scene.drive.device.submit(report));
+    assert_eq!(done.zones[0].state, ZoneState::Full);
+    assert_eq!(scene.read(0), Ok(1));
+}

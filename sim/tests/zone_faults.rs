@@ -965,3 +965,46 @@ fn reset_of_all_zones_skips_failed_ones() {
         }
     }
 }
+
+/// Only the zone report tells a part that has lost its ZRWA from a read-only one, where the drive gives no evidence.
+#[test]
+fn part_without_zrwa_at_flush_is_lost() {
+    let scene = Scene::new(Policy::Zrwa, 4);
+    scene.write(0, 0, STRIPE);
+    scene.rig.damage(1, Fault::WriteFault(part(0)));
+    scene.write(0, STRIPE, STRIPE);
+    assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
+    scene.rig.hide_power_epochs();
+    let rig = scene.rig.clone();
+    scene.rig.rule(move |drive, command| {
+        if drive == 2 && matches!(command, Command::FlushZrwa { .. }) {
+            rig.cut_power_of(2, Cut { cache_lost: false, zrwa_lost: true });
+        }
+        Act::Pass
+    });
+    assert!((2..20).any(|row| scene.try_write(0, row * STRIPE, STRIPE).is_err()));
+    scene.runtime.run();
+    assert_eq!(scene.states()[2], LACKS_ONE);
+}
+
+/// A block that cannot be decoded is not looked for in a lost part.
+#[test]
+fn lost_part_is_never_read() {
+    let scene = Scene::new(Policy::Log, 4);
+    scene.write(0, 0, STRIPE);
+    scene.rig.damage(1, Fault::WriteFault(part(0)));
+    scene.write(0, STRIPE, STRIPE);
+    assert_eq!(scene.states()[1], LACKS_ONE);
+    let (reads, data) = (Rc::new(Cell::new(0)), scene.shape.start(part(0)));
+    let counted = reads.clone();
+    scene.rig.rule(move |drive, command| match command {
+        Command::Read { lba, .. } if drive == 1 && *lba >= data => {
+            counted.set(counted.get() + 1);
+            Act::Pass
+        }
+        Command::Read { lba, .. } if drive == 2 && *lba >= data => Act::Unreadable,
+        _ => Act::Pass,
+    });
+    assert!(!scene.unreadable(0, 2 * STRIPE).is_empty());
+    assert_eq!(reads.get(), 0);
+}

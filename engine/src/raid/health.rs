@@ -180,3 +180,78 @@ impl Health {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        device::DriveId,
+        raid::{error::Note, policy::Policy},
+    };
+
+    /// The status of a healthy array of four members.
+    fn healthy() -> ArrayStatus {
+        let member = MemberStatus {
+            state: MemberState::Active,
+            drive: String::new(),
+            awaited: false,
+            note: Note::Nothing,
+            read_errors: 0,
+            write_errors: 0,
+            unreadable_blocks: 0,
+            zones_to_rebuild: 0,
+            worn: false,
+            moved: Default::default(),
+            spare_zones: 0,
+            worn_log: Vec::new(),
+            log_confined: false,
+            drive_id: DriveId::default(),
+        };
+        ArrayStatus {
+            name: String::new(),
+            uuid: [1; 16],
+            chunk_blocks: 4,
+            policy: Policy::Log,
+            group_blocks: 0,
+            parities: 1,
+            aggregate: 1,
+            event: 1,
+            host: [0; 16],
+            autostart: false,
+            members: vec![member; 4],
+            lost_blocks: 0,
+            failed: false,
+            most_missing: 0,
+            most_missing_of_blocks: 0,
+            failed_zones: Vec::new(),
+            unreadable_zones: Vec::new(),
+            offline: Vec::new(),
+            provisional: false,
+            read_only: false,
+            problem: None,
+        }
+    }
+
+    #[test]
+    fn health_names_confined_logs_and_unreadable_blocks() {
+        assert_eq!(Health::of(&healthy()).cause, None);
+        let mut array = healthy();
+        array.members[2].log_confined = true;
+        let health = Health::of(&array);
+        let expected = (Some(Cause::LogsConfined), Some(Remedy::Replace(vec![2])));
+        assert_eq!((health.cause, health.remedy), expected);
+        for (missing, unreadable) in [(1, false), (2, true)] {
+            let array = ArrayStatus { most_missing_of_blocks: missing, ..healthy() };
+            assert_eq!(Health::of(&array).blocks_unreadable, unreadable);
+        }
+    }
+
+    #[test]
+    fn health_recommends_no_reset_that_would_be_refused() {
+        let mut array = ArrayStatus { failed_zones: vec![ZoneIndex(0)], ..healthy() };
+        (array.members[1].state, array.members[1].worn) = (MemberState::Rebuilding, true);
+        assert_eq!(Health::of(&array).remedy, Some(Remedy::ResetZones));
+        array.members[3].state = MemberState::Out;
+        assert_eq!(Health::of(&array).remedy, Some(Remedy::Replace(vec![3])));
+    }
+}

@@ -134,6 +134,29 @@ fn drives_in(place: &Path) -> io::Result<Vec<(Identity, PathBuf)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::tests::{MEMBERS, image, with_daemon};
+    use emu::ssd::{EmulatedDrive, Model};
+    use engine::array::{Array, CreateOptions};
+
+    #[test]
+    fn member_of_another_array_is_left_alone() {
+        with_daemon(1, |dir, daemon| {
+            let other = dir.join("other");
+            std::fs::create_dir(&other).unwrap();
+            let (reactor, model) = (Reactor::default(), Model::zn540().scaled(16, 2048));
+            let open = |number: u8| {
+                let path = image(&other, number);
+                EmulatedDrive::create_image(&path, &model, [100 + number; 16]).unwrap();
+                OpenDrive::open(&reactor, &path).unwrap().drive()
+            };
+            let options = CreateOptions { spare_zones: Some(0), ..CreateOptions::new("pool", [8; 16]) };
+            let made = Array::create(reactor.runtime(), options, (0..MEMBERS).map(open).collect());
+            drop(reactor.wait(made).unwrap().unwrap());
+            reactor.runtime().clear();
+            // Taken for a member, it would be claimed and refused.
+            daemon.reactor.wait(welcome(daemon, &image(&other, 0))).unwrap().unwrap();
+        });
+    }
 
     #[test]
     fn unreadable_drive_is_rechecked_and_reported_once() {

@@ -5,7 +5,7 @@
 //! either.
 
 // The program and the test each use only a part.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use emu::ssd::{EmulatedDrive, Model};
 use engine::{

@@ -536,7 +536,67 @@ fn apply(zones: &mut [ZoneRecord], record: &Record, sequence: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{record::Checkpoint, tests::sane};
+    use crate::{
+        device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
+        format::{Origin, Uuid, record::Checkpoint, tests::sane},
+        raid::{
+            Drive,
+            journal::{logged::LiveRecords, read::ReadLog},
+        },
+    };
+    use std::rc::Rc;
+
+    /// A drive that carries out no command.
+    struct Idle(Geometry);
+
+    impl ZonedDevice for Idle {
+        fn geometry(&self) -> &Geometry {
+            &self.0
+        }
+
+        fn submit(&self, _: Command) -> Completion {
+            Completion::failed(DeviceError::Gone)
+        }
+    }
+
+    fn candidate(member: u32, superblock: Superblock) -> Candidate {
+        let device: Rc<dyn ZonedDevice> = Rc::new(Idle(Geometry {
+            zones: 9,
+            zone_size_blocks: 64,
+            zone_capacity_blocks: 64,
+            max_open: 0,
+            max_active: 0,
+            zrwa: None,
+            oob_bytes: 0,
+            max_transfer_blocks: 8,
+            max_append_blocks: 0,
+            volatile_cache: false,
+        }));
+        let log = ReadLog {
+            origin: Origin { array: superblock.array, member, lba: 0 },
+            zone: 0,
+            place: None,
+            wp_blocks: 1,
+            generation: 1,
+            records: vec![(Record::Superblock(Box::new(superblock)), 1)],
+            parities: 0,
+            live: LiveRecords::default(),
+            moved: BTreeMap::new(),
+            sequence: 1,
+            damaged: 0,
+        };
+        Candidate { drive: Drive { name: String::new(), device: device.clone() }, device, log }
+    }
+
+    #[test]
+    fn assembly_keeps_attempts_of_all_members() {
+        let (attempt, mut other) = (Attempt { event: 8, id: Uuid([7; 16]) }, sane(4));
+        other.lineage.attempt(attempt);
+        let mut places = Places::new(sane(4));
+        places.members[1] = Some(candidate(1, other));
+        places.seat_salvaged(Vec::new());
+        assert!(places.superblock.lineage.attempts.contains(&attempt));
+    }
 
     #[test]
     fn replay_ignores_lacks_of_earlier_zone_epoch() {

@@ -327,4 +327,14 @@ mod tests {
         assert_eq!(holds(10, &data(2, 2)), Some(Ok(true)));
         assert_eq!(holds(10, &data(3, 2)), Some(Ok(false)));
     }
+
+    #[test]
+    fn replay_forgets_only_appends_of_its_zone() {
+        let device = memory(6);
+        device.1.borrow_mut().append(ZoneIndex(0), 2).unwrap();
+        let first = Extent { zone: ZoneIndex(0), at: 0, blocks: 2 };
+        let mut again = replay(&device, &[extent(4, 2), first]);
+        again.forget(ZoneIndex(0));
+        assert_eq!([ZoneIndex(0), Z].map(|zone| again.has_appends(zone)), [false, true]);
+    }
 }
