@@ -449,3 +449,29 @@ fn append_reports_zone_states_and_refuses_unfit_drives() {
     }
     assert!(AppendDevice::new(&rig.runtime, bare, Usage { group_blocks: 3, ..rig.usage }).is_none());
 }
+
+/// A drive loses the last block of a group in a power cut of its own, and the next group begins in its place.
+#[test]
+fn append_block_in_place_of_lost_one_makes_end_unknown() {
+    let mut lost = 0;
+    for seed in 0..20 {
+        let (mut rig, mut rng) = (rig(seed, 4), Rng::new(seed));
+        let shape = Geometry { volatile_cache: true, ..drive() };
+        rig.bay = rig.command_queue.insert(Ssd::in_memory(&shape));
+        rig.open();
+        assert_eq!(rig.finished(&mut rng, write(0, &[1, 2, 3])).result, Ok(()));
+        assert_eq!(rig.finished(&mut rng, Command::Flush).result, Ok(()));
+        assert_eq!(rig.finished(&mut rng, write(3, &[4])).result, Ok(()));
+        let cut = Cut { cache_lost: true, zrwa_lost: false };
+        rig.command_queue.power_cycle(rig.bay, &mut rng, cut);
+        rig.finished(&mut rng, write(4, &[5]));
+        rig.begin_anew(&mut rng, false);
+        let zone = ZoneIndex(ZONE as u32);
+        let stored = rig.command_queue.ssd(rig.bay).zones().info(zone).wp_blocks;
+        if stored == 4 {
+            lost += 1;
+            assert_eq!(rig.end(&mut rng), UNKNOWN_WP, "seed {seed}");
+        }
+    }
+    assert!(lost > 0);
+}

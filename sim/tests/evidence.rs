@@ -748,3 +748,23 @@ fn remains_beyond_tail_of_earlier_assembly_are_ignored() {
         }
     }
 }
+
+/// No promise was recorded, and neither copy of the tail record can be read when the zone is empty on all members.
+#[test]
+fn empty_zone_with_unread_tail_record_is_offline() {
+    let mut scene = Scene::new(Policy::Zrwa);
+    let data = scene.data();
+    scene.rig.rule(move |_, command| Act::hold_if(is_metadata(command, data)));
+    drop(scene.start_write(0, 0, 3));
+    assert!(scene.rig.held() > 0);
+    scene.stop();
+    scene.rig.shut_down();
+    let log = data + 4 * CHUNK..data + 4 * CHUNK + 2;
+    scene.rig.hide([0, 3].map(|drive| (drive, log.clone().collect())).to_vec());
+    scene.assemble(None);
+    assert_eq!(state(&scene, 0), ZoneState::Offline);
+    scene.stop();
+    scene.assemble(None);
+    assert_eq!(scene.tail(0), 3);
+    scene.check(0, 3);
+}

@@ -23,6 +23,7 @@ use engine::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     rc::Rc,
 };
 
@@ -526,7 +527,9 @@ fn replacement_flushes_copied_data_before_taking_over() {
             let scene = Scene::new(policy, true);
             let seated = Cell::new(false);
             scene.rig.rule(move |drive, command| {
-                seated.set(seated.get() || drive == NEW && is_metadata(command, DATA));
+                // The checkpoint; the label is in the second zone.
+                let is_checkpoint = is_metadata(command, shape().zone_size_blocks);
+                seated.set(seated.get() || drive == NEW && is_checkpoint);
                 Act::hold_if(drive == NEW && seated.get() && matches!(command, Command::Flush))
             });
             let outcome = scene.start();
@@ -970,4 +973,21 @@ fn replacement_resumes_with_copied_zones_after_interruption() {
             check_with_new(&mut scene, &TAILS);
         }
     }
+}
+
+/// The bad block of a full zone is filled before the copy continues.
+#[test]
+fn resumed_replacement_copies_part_that_had_bad_block() {
+    let mut scene = Scene::new(POLICIES[2], false);
+    run(&scene.runtime, scene.array.fail(OLD)).unwrap();
+    run(&scene.runtime, scene.array.attach(OLD, scene.drives[OLD].clone())).unwrap();
+    scene.rig.hide(vec![(0, BTreeSet::from([DATA + 1]))]);
+    run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    assert_eq!(scene.array.status().lost_blocks, 1);
+    scene.start_all_but_one();
+    crash(&mut scene, false);
+    run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    assert_eq!(scene.array.status().lost_blocks, 0);
+    assert!(matches!(scene.replace(), Ok(ReplaceOutcome::Copied { .. })));
+    check_with_new(&mut scene, &TAILS);
 }

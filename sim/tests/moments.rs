@@ -1570,3 +1570,51 @@ fn drive_is_not_attached_and_copied_to_at_once() {
         scene.check(0, 13);
     }
 }
+
+/// Member 0 goes out while the new drive gets its checkpoint, the last one.
+#[test]
+fn attach_waits_until_failure_meanwhile_is_recorded() {
+    let mut scene = Scene::new(Policy::Log);
+    run(&scene.runtime, scene.array.fail(3)).unwrap();
+    scene.drives[3] = scene.rig.drive(&scene.shape);
+    let data = scene.data();
+    scene.rig.rule(move |drive, command| Act::hold_if(drive == 4 && is_metadata(command, data)));
+    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
+    let told = attached.clone();
+    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
+    scene.runtime.run();
+    assert_eq!(scene.rig.held(), 1);
+    scene.rig.rule(move |drive, command| Act::hold_if([1, 2].contains(&drive) && is_metadata(command, data)));
+    let array = scene.array.clone();
+    scene.runtime.spawn(async move { _ = array.fail(0).await });
+    scene.runtime.run();
+    assert_eq!(scene.rig.release(|position, _| position == 0), 1);
+    scene.runtime.run();
+    assert!(scene.rig.held() > 0 && attached.get().is_none());
+    scene.release();
+    assert_eq!(attached.get(), Some(true));
+}
+
+/// The assembly is interrupted when all members have the superblock that commits it, and one is replaced by a copy from
+/// before.
+#[test]
+fn copy_older_than_interrupted_assembly_is_stale() {
+    let mut scene = Scene::new(Policy::Log);
+    scene.write(0, 0, 5);
+    scene.stop();
+    let copy = scene.rig.copy(1);
+    let appended = [const { Cell::new(0) }; 4];
+    scene.rig.rule(move |drive, command| match command {
+        Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => {
+            Act::hold_if(appended[drive].replace(appended[drive].get() + 1) > 0)
+        }
+        _ => Act::Pass,
+    });
+    scene.start_assembly(None);
+    assert!(scene.rig.held() > 0);
+    scene.stop();
+    scene.drives[1] = copy;
+    scene.assemble(None);
+    let member = &scene.array.status().members[1];
+    assert!(matches!(member.note, Note::Stale { .. }), "{}", member.note);
+}

@@ -1730,3 +1730,32 @@ fn namespace_journal_with_damage_gives_way_to_intact_one() {
     assert_eq!(found.list().len(), 1);
     runtime.clear();
 }
+
+/// A v-zone gets its second group when a failed flush shows that its first one has lost data.
+#[test]
+fn vzone_failing_while_it_grows_counts_as_active() {
+    let (small, _namespaces, wide) = forgotten(1, false);
+    let write = |lba: u64, blocks: usize| {
+        wide.submit(Command::write(Lba(lba), Buf::copy_of(&vec![8; blocks * BLOCK]), true))
+    };
+    let grown = write(20, 9);
+    while !wide.status().widths.is_empty() {
+        assert!(small.step());
+    }
+    let _flush = wide.submit(Command::Flush);
+    for fault in [Fault::ReadOnly(ZoneIndex(2)), Fault::Fail { kind: Kind::Flush, late: false }] {
+        small.command_queue.ssd(0).faults().after(0, fault);
+    }
+    // The flush, and the report that follows.
+    for _ in 0..2 {
+        small.runtime.run();
+        let newest = small.command_queue.queued() - 1;
+        small.command_queue.execute_now(newest, false);
+        small.command_queue.deliver(0);
+    }
+    small.runtime.run();
+    let begun = write(wide.geometry().zone_size_blocks, 3);
+    assert_eq!(small.run(begun).result, Err(Status::TooManyActiveZones.into()));
+    assert!(small.run(grown).result.is_err());
+    small.runtime.clear();
+}

@@ -743,3 +743,46 @@ fn zone_written_during_power_check_keeps_parts() {
     assert!(is_whole(&scene), "{:?}", scene.states());
     scene.check(1, 12);
 }
+
+/// A write pointer has moved, and the zone is so small that its tails and partial parity are in the metadata logs.
+#[test]
+fn common_zrwa_loss_takes_small_promised_zone_offline() {
+    let options =
+        CreateOptions { policy: Some(Policy::Zrwa), zone_size_blocks: Some(12 * CHUNK), ..options(CHUNK) };
+    let mut scene = Scene::with_members(4, options, geometry(8, 240, 8));
+    scene.write(0, 0, CHUNK + 1);
+    scene.rig.cut_power(&mut Rng::new(1), |_| ZRWA_LOST);
+    assemble(&mut scene, None, None).unwrap();
+    assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
+}
+
+/// One write pointer has passed a stripe, and the metadata logs decode only its first chunk.
+#[test]
+fn common_zrwa_loss_never_cuts_zone_to_logged_blocks() {
+    let options =
+        CreateOptions { policy: Some(Policy::InPlace), zone_size_blocks: Some(4 * CHUNK), ..options(CHUNK) };
+    let mut scene = Scene::with_members(3, options, geometry(8, 240, 8));
+    scene.write(0, 0, CHUNK);
+    scene.rig.rule(|drive, command| Act::hold_if(drive > 0 && matches!(command, Command::FlushZrwa { .. })));
+    scene.write(0, CHUNK, CHUNK);
+    scene.runtime.run();
+    assert_eq!(scene.rig.held(), 2);
+    scene.rig.cut_power(&mut Rng::new(1), |_| ZRWA_LOST);
+    assemble(&mut scene, None, None).unwrap();
+    assert_eq!(wp(&scene.runtime, &scene.array, 0).0, ZoneState::Offline);
+}
+
+/// The finish writes the parity of the last stripe, and hides its loss.
+#[test]
+fn cache_loss_after_finish_costs_no_parity() {
+    for seed in 0..8 {
+        let mut scene = Scene::volatile(Policy::Log);
+        scene.write(0, 0, 2 * CHUNK);
+        scene.submit(finish(0));
+        scene.runtime.clear();
+        let lost = |drive| Cut { cache_lost: drive == 3, zrwa_lost: false };
+        scene.rig.cut_power(&mut Rng::new(seed), lost);
+        scene.assemble(Some(0));
+        scene.check(0, 2 * CHUNK);
+    }
+}

@@ -8,7 +8,7 @@ use crate::support::{
 use emu::ssd::Fault;
 use engine::{
     array::{Array, CreateOptions},
-    device::{Command, ZonedDevice},
+    device::{Command, ZonedDevice, Zones},
     raid::{
         error::{NoDesign, NoPart},
         policy::Policy,
@@ -387,4 +387,46 @@ fn moved_aggregate_leaves_no_active_zones_behind() {
     scene.cut(|_| true);
     scene.assemble(Some(3));
     scene.check(0, tail);
+}
+
+/// A checkpoint is written before it is recorded that a member has failed in a reset.
+#[test]
+fn reset_is_not_done_before_failed_member_is_out() {
+    let mut scene = scene((Policy::Log, 0), 1);
+    scene.damage(1, Fault::ReadOnly(part(1)));
+    scene.submit(reset(1));
+    scene.runtime.run();
+    let data = scene.data();
+    // The members are recorded only when their logs have been read.
+    scene.rig.rule(move |drive, command| match command {
+        Command::Reset { zones: Zones::One(zone) } if drive == 0 && *zone == part(0) => Act::Fail,
+        Command::Read { lba, .. } => Act::hold_if(lba.0 < data),
+        _ => Act::Pass,
+    });
+    drop(scene.start(reset(0)));
+    scene.start_rebuild();
+    scene.cut(|_| false);
+    scene.assemble(None);
+    assert_eq!(moved(&scene, 1).0, [(1, SPARE)], "no checkpoint was written");
+    assert_eq!(wp(&scene.runtime, &scene.array, 0), (ZoneState::Empty, 0));
+}
+
+/// A reset moves a part while a rebuild is about to move another one.
+#[test]
+fn spare_zone_of_move_under_way_is_not_taken() {
+    let mut scene = scene((Policy::Log, 0), 4);
+    wear(&scene, 1);
+    scene.damage(2, Fault::Offline(part(1)));
+    scene.cut(|_| true);
+    scene.assemble(None);
+    scene.rig.rule(|drive, command| match command {
+        Command::Reset { zones: Zones::One(zone) } => Act::hold_if(drive == 1 && *zone == part(0)),
+        _ => Act::Pass,
+    });
+    let rebuilt = scene.start_rebuild();
+    assert_eq!(scene.rig.held(), 1);
+    scene.submit(reset(1));
+    scene.release();
+    assert!(rebuilt.get().is_some());
+    assert_eq!(moved(&scene, 1).0, [(0, SPARE), (1, SPARE + 1)]);
 }

@@ -215,3 +215,23 @@ fn create_replaces_worn_zones_by_spare_ones() {
     let refused = created(&shape, Some(0), &data).err();
     assert_eq!(refused, Some(NoDesign::Worn { zone: 1, drives: 2 }.to_string()));
 }
+
+/// Parts have a spare zone left, and the log has none.
+#[test]
+fn part_moved_while_log_is_confined_stays_in_its_place() {
+    let mut scene = scene(Policy::Log, 5);
+    let empty = (0..META).find(|zone| scene.rig.written(1, ZoneIndex(*zone)) == 0).unwrap();
+    scene.damage(1, Fault::ReadOnly(ZoneIndex(empty)));
+    (1..5).for_each(|spare| scene.damage(1, Fault::Offline(ZoneIndex(META + ZONES + spare))));
+    scene.cut(|_| true);
+    scene.assemble(None);
+    assert!(scene.array.status().members[1].log_confined);
+    scene.damage(1, Fault::ReadOnly(ZoneIndex(META)));
+    scene.write(0, TAIL, STRIPE);
+    scene.rebuild();
+    assert_eq!(scene.states(), [ACTIVE; 4]);
+    scene.cut(|_| true);
+    scene.assemble(None);
+    assert_eq!(scene.array.status().members[1].moved.get(&0), Some(&(META + ZONES)));
+    scene.check(0, TAIL + STRIPE);
+}

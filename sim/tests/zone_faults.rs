@@ -1008,3 +1008,84 @@ fn lost_part_is_never_read() {
     assert!(!scene.unreadable(0, 2 * STRIPE).is_empty());
     assert_eq!(reads.get(), 0);
 }
+
+/// Two members cannot finish their parts of a full zone: the second one is spared when the first one is rebuilt.
+#[test]
+fn part_that_could_not_be_spared_is_rebuilt_after_another() {
+    let scene = Scene::shaped(Policy::Log, geometry(4 + META, 242, 8));
+    scene.rig.rule(|drive, command| match command {
+        Command::Finish { .. } if drive > 1 => Act::Refuse,
+        _ => Act::Pass,
+    });
+    scene.write(0, 0, 60 * STRIPE);
+    scene.runtime.run();
+    scene.rig.rule(|_, _| Act::Pass);
+    assert_eq!(scene.states(), [ACTIVE, ACTIVE, LACKS_ONE, ACTIVE]);
+    let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    assert_eq!((rebuilt.bytes, scene.states()), (2 * 240 * BLOCK as u64, vec![ACTIVE; 4]));
+    scene.check(0, 60 * STRIPE);
+}
+
+/// A block of the part can be read, and not decoded.
+#[test]
+fn part_with_bad_block_is_kept_while_others_cannot_read() {
+    let mut scene = filled(Policy::Log);
+    scene.replace(3);
+    scene.fail_reads();
+    assert_eq!(scene.rebuild(), LOST);
+    scene.cut(&[]);
+    scene.rig.damage(0, Fault::Unreadable(Lba(scene.shape.start(part(0)).0 + BAD[0].1 + 1)));
+    assert_eq!(scene.rebuild(), []);
+    assert_eq!(scene.unreadable(0, TAILS[0]), [0; 0]);
+}
+
+#[test]
+fn part_is_not_rebuilt_from_too_few_others() {
+    let scene = Scene::new(Policy::Log, 4);
+    scene.write(0, 0, 5 * STRIPE);
+    scene.rig.damage(1, Fault::WriteFault(part(0)));
+    scene.write(0, 5 * STRIPE, STRIPE);
+    scene.rig.damage(2, Fault::Offline(part(0)));
+    assert!(scene.try_write(0, 6 * STRIPE, STRIPE).is_err());
+    let rebuilt = run(&scene.runtime, scene.array.rebuild(&|_| ())).unwrap();
+    let left_out: Vec<_> = rebuilt.left_out.iter().map(|left| (left.zone, left.member)).collect();
+    assert_eq!(left_out, [(0, 1), (0, 2)]);
+}
+
+/// A part has lost its ZRWA, and is read before its drive has reported that.
+#[test]
+fn unclear_part_is_not_read_before_report() {
+    let scene = Scene::new(Policy::Zrwa, 4);
+    scene.write(0, 0, STRIPE);
+    scene.rig.damage(1, Fault::WriteFault(part(0)));
+    scene.write(0, STRIPE, STRIPE);
+    scene.rig.hide_power_epochs();
+    let rig = scene.rig.clone();
+    scene.rig.rule(move |drive, command| match command {
+        Command::FlushZrwa { .. } if drive == 2 => {
+            rig.cut_power_of(2, Cut { cache_lost: false, zrwa_lost: true });
+            Act::Pass
+        }
+        Command::Report { .. } => Act::hold_if(drive == 2),
+        _ => Act::Pass,
+    });
+    let _written = scene.start(0, 2 * STRIPE, STRIPE);
+    assert_eq!(scene.rig.held(), 1);
+    // The first chunk of the stripe is on member 2.
+    let mut read = scene.array.submit(Command::read(Lba(2 * STRIPE), Buf::zeroed(BLOCK)));
+    scene.runtime.run();
+    assert!(read.take().is_none());
+}
+
+/// One part is lost, another one cannot be written, and a third one has an unreadable block.
+#[test]
+fn failed_zone_with_unreadable_block_is_not_readable() {
+    let scene = Scene::new(Policy::Log, 4);
+    scene.write(0, 0, 5 * STRIPE);
+    [1, 2].into_iter().for_each(|member| scene.rig.damage(member, Fault::WriteFault(part(0))));
+    assert!(scene.try_write(0, 5 * STRIPE, STRIPE).is_err());
+    assert!(scene.array.status().unreadable_zones.is_empty());
+    scene.rig.damage(0, Fault::Unreadable(Lba(scene.shape.start(part(0)).0 + 1)));
+    assert_eq!(scene.unreadable(0, 5 * STRIPE), [1, CHUNK + 1]);
+    assert_eq!(scene.array.status().unreadable_zones, [ZoneIndex(0)]);
+}

@@ -347,7 +347,7 @@ impl Score {
                 &format!("After the last test that detected it, each was tested for at most {seconds} s.\n");
         }
         if !self.survived.is_empty() {
-            score += "Not found yet, each a hole in the tests:\n";
+            score += "Not detected yet:\n";
             score.extend(self.survived.iter().map(|name| format!("`{name}`\n")));
         }
         fs::write(path, [before, BEGIN, &score, END, after].concat())?;

@@ -599,6 +599,16 @@ mod tests {
     }
 
     #[test]
+    fn superblock_is_not_denied_by_diverged_copy() {
+        let (mut own, mut other) = (Superblock { event: 10, ..sane(4) }, sane(4));
+        own.lineage.commit(Uuid([7; 16]), 4);
+        other.lineage.commit(Uuid([8; 16]), 4);
+        other.members[0].active = false;
+        let candidates = [candidate(0, own), candidate(3, other)];
+        assert_eq!(effective(&candidates).map(|superblock| superblock.event), Some(10));
+    }
+
+    #[test]
     fn replay_ignores_lacks_of_earlier_zone_epoch() {
         let mut zones = vec![ZoneRecord { epoch: 7, lost: 1, ..ZoneRecord::default() }; 2];
         for (epoch, lost) in [(6, 1), (7, 5)] {
