@@ -101,8 +101,10 @@ fn operating_manual_failure_examples_match_actual_output() {
     let run = |line: &str| {
         let zoneraid = env!("CARGO_BIN_EXE_zoneraid");
         let script = format!("zoneraid() {{ '{zoneraid}' \"$@\"; }}; {{ {line}\n}} 2>&1");
-        let said =
-            place.program("bash").args(["-c", &script]).env("TIMEFORMAT", "real    %lR").output().unwrap();
+        let mut bash = place.program("bash");
+        // Messages of other programs depend on the locale.
+        bash.args(["-c", &script]).env("TIMEFORMAT", "real    %lR").env("LC_ALL", "C.UTF-8");
+        let said = bash.output().unwrap();
         String::from_utf8(said.stdout).unwrap()
     };
     // Lines before the first prompt prepare the example; from there on each command is followed by its output.
