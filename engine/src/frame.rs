@@ -16,10 +16,7 @@
 //! | 28 | index in a sequence (4 bytes) |
 //! | 32 | payload |
 
-use crate::{
-    buf::BLOCK,
-    format::codec::{Decoder, Encoder},
-};
+use crate::{buf::BLOCK, format::codec::Decoder};
 use std::ops::RangeInclusive;
 
 /// Bytes before the payload.
@@ -61,17 +58,19 @@ pub enum FrameError {
 pub struct FrameFormat {
     /// Magic number, the first bytes of each block.
     pub magic: [u8; 4],
-    /// Versions that can be read; blocks are written with the last one.
+    /// Versions that can be read.
     pub versions: RangeInclusive<u16>,
 }
 
 impl FrameFormat {
     /// Completes a block that has its payload.
     pub fn seal(&self, block: &mut [u8], frame: Frame) {
-        let mut header = Encoder(Vec::with_capacity(FRAME_BYTES));
-        header.bytes(&self.magic).u32(0).u64(frame.mark).u64(frame.generation).u16(frame.version);
-        header.u8(frame.kind).u8(frame.last as u8).u32(frame.index);
-        block[..FRAME_BYTES].copy_from_slice(&header.0);
+        block[..4].copy_from_slice(&self.magic);
+        block[8..16].copy_from_slice(&frame.mark.to_le_bytes());
+        block[16..24].copy_from_slice(&frame.generation.to_le_bytes());
+        block[24..26].copy_from_slice(&frame.version.to_le_bytes());
+        (block[26], block[27]) = (frame.kind, frame.last as u8);
+        block[28..FRAME_BYTES].copy_from_slice(&frame.index.to_le_bytes());
         let sum = crc32c::crc32c(&block[SUM.end..]);
         block[SUM].copy_from_slice(&sum.to_le_bytes());
     }
