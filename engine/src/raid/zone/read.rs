@@ -192,14 +192,23 @@ async fn read_singly(raid: &Rc<Raid>, zone: ZoneIndex, piece: ChunkRange) -> Opt
 }
 
 /// Decodes `piece` from the other members.
-pub async fn reconstruct(raid: &Rc<Raid>, zone: ZoneIndex, piece: ChunkRange) -> Result<Buf, DeviceError> {
+async fn reconstruct(raid: &Raid, zone: ZoneIndex, piece: ChunkRange) -> Result<Buf, DeviceError> {
+    reconstruct_without(raid, zone, piece, 0).await.map_err(|_| Status::UnrecoveredReadError.into())
+}
+
+/// Decodes `piece` from the other members, without reading from the members `avoided` (bits).
+pub(super) async fn reconstruct_without(
+    raid: &Raid,
+    zone: ZoneIndex,
+    piece: ChunkRange,
+    avoided: u32,
+) -> Result<Buf, DeviceError> {
     let partial = match raid.zones.running(zone) {
         Some(running) => stripe::partial_stripe(raid, &running, piece).await?,
         None => None,
     };
     let (tail, known) = partial.unwrap_or_else(|| (tail(raid, zone), Parities::default()));
-    let decoded = stripe::decode(raid, zone, piece, Role::Data(piece.index), tail, &known).await;
-    decoded.map_err(|_| Status::UnrecoveredReadError.into())
+    stripe::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
 }
 
 /// Bytes of a member's part of a zone.

@@ -39,7 +39,7 @@ pub fn reread(raid: &Rc<Raid>, lba: Lba, attempt: u32) -> Option<Completion> {
     let (array, avoided) = (raid.clone(), ways[way]);
     raid.runtime.spawn(async move {
         let read = match found {
-            0 => read_without(&array, zone, piece, avoided).await,
+            0 => read::reconstruct_without(&array, zone, piece, avoided).await,
             _ => read_with_found(&array, zone, piece, avoided).await,
         };
         completer.complete(read.map_or_else(Done::error, Done::with_data));
@@ -47,22 +47,7 @@ pub fn reread(raid: &Rc<Raid>, lba: Lba, attempt: u32) -> Option<Completion> {
     Some(completion)
 }
 
-/// Decodes `piece`, one block, without the members `avoided` (bits).
-async fn read_without(
-    raid: &Rc<Raid>,
-    zone: ZoneIndex,
-    piece: ChunkRange,
-    avoided: u32,
-) -> Result<Buf, DeviceError> {
-    let partial = match raid.zones.running(zone) {
-        Some(running) => stripe::partial_stripe(raid, &running, piece).await?,
-        None => None,
-    };
-    let (tail, known) = partial.unwrap_or_else(|| (read::tail(raid, zone), Parities::default()));
-    stripe::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
-}
-
-/// As [`read_without`], with the parities that assembly found instead of those computed from the data.
+/// As [`read::reconstruct_without`], with the parities that assembly found instead of those computed from the data.
 async fn read_with_found(
     raid: &Raid,
     zone: ZoneIndex,
