@@ -520,10 +520,13 @@ fn fencing_detects_log_written_by_another_host() {
 
 /// A function that is called once.
 type Hook = Box<dyn FnOnce()>;
+/// A condition on commands.
+type CommandTest = Rc<dyn Fn(&Command) -> bool>;
 
-/// A drive that calls a function before the first command that changes the drive.
+/// A drive that calls a function before the first command that `is_awaited` accepts.
 struct Hooked {
     drive: Rc<dyn ZonedDevice>,
+    is_awaited: CommandTest,
     hook: Rc<RefCell<Option<Hook>>>,
 }
 
@@ -533,12 +536,34 @@ impl ZonedDevice for Hooked {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        if !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush) {
+        if (self.is_awaited)(&command) {
             let hook = self.hook.borrow_mut().take();
             hook.into_iter().for_each(|hook| hook());
         }
         self.drive.submit(command)
     }
+}
+
+/// The drives, of which the first one that gets an awaited command calls `hook`. The second result is `None` after
+/// that.
+fn hooked(
+    drives: &[Drive],
+    is_awaited: impl Fn(&Command) -> bool + 'static,
+    hook: Hook,
+) -> (Vec<Drive>, Rc<RefCell<Option<Hook>>>) {
+    let is_awaited: CommandTest = Rc::new(is_awaited);
+    let hook = Rc::new(RefCell::new(Some(hook)));
+    let hooked = |drive: &Drive| {
+        let (is_awaited, hook) = (is_awaited.clone(), hook.clone());
+        let device = Rc::new(Hooked { drive: drive.device.clone(), is_awaited, hook });
+        Drive { device, ..drive.clone() }
+    };
+    (drives.iter().map(hooked).collect(), hook.clone())
+}
+
+/// Whether a command changes a drive.
+fn is_change(command: &Command) -> bool {
+    !matches!(command, Command::Read { .. } | Command::Report { .. } | Command::Flush)
 }
 
 /// The first host writes log records when the second one has read the logs and is about to claim the array.
@@ -557,11 +582,7 @@ fn fencing_claim_keeps_records_logged_just_before() {
                 write(&one, &first, 0, 0, 21, true);
             })
         };
-        let hook = Rc::new(RefCell::new(Some(hook)));
-        let hooked = |drive: &Drive| {
-            let device = Rc::new(Hooked { drive: drive.device.clone(), hook: hook.clone() });
-            Drive { device, ..drive.clone() }
-        };
+        let (hooked_drives, hook) = hooked(&drives, is_change, hook);
         let pause: Pause = {
             let (one, first) = (one.clone(), first.clone());
             Rc::new(move || {
@@ -570,7 +591,7 @@ fn fencing_claim_keeps_records_logged_just_before() {
             })
         };
         other.set_host(Host { id: [2; 16], pause: Some(pause) });
-        let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect())).unwrap();
+        let second = run(&other, Array::assemble(&other, hooked_drives)).unwrap();
         assert!(hook.borrow().is_none(), "{what}: nothing was claimed");
         assert_eq!(wp(&other, &second, 0).1, 21, "{what}: {:?}", second.status().offline);
         check(&other, &second, 0, 21);
@@ -599,13 +620,9 @@ fn fencing_refuses_claim_after_logs_have_moved() {
                 }
             })
         };
-        let hook = Rc::new(RefCell::new(Some(hook)));
-        let hooked = |drive: &Drive| {
-            let device = Rc::new(Hooked { drive: drive.device.clone(), hook: hook.clone() });
-            Drive { device, ..drive.clone() }
-        };
+        let (hooked_drives, hook) = hooked(&drives, is_change, hook);
         other.set_host(Host { id: [2; 16], pause: Some(Rc::new(|| Box::pin(std::future::ready(())))) });
-        let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect()));
+        let second = run(&other, Array::assemble(&other, hooked_drives));
         assert!(hook.borrow().is_none(), "{what}: nothing was claimed");
         assert_eq!(second.err(), Some(ArrayError::Fenced), "{what}");
         one.clear();
@@ -765,31 +782,6 @@ fn record_refused_for_claim_accuses_no_drive() {
     }
 }
 
-/// A drive that calls a function before the first report of a single zone after one of all data zones: that of a claim.
-struct HookedAtClaim {
-    drive: Rc<dyn ZonedDevice>,
-    judged: Rc<Cell<bool>>,
-    hook: Rc<RefCell<Option<Hook>>>,
-}
-
-impl ZonedDevice for HookedAtClaim {
-    fn geometry(&self) -> &Geometry {
-        self.drive.geometry()
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        match command {
-            Command::Report { first: ZoneIndex(META_ZONES), count: 2.. } => self.judged.set(true),
-            Command::Report { count: 1, .. } if self.judged.get() => {
-                let hook = self.hook.borrow_mut().take();
-                hook.into_iter().for_each(|hook| hook());
-            }
-            _ => {}
-        }
-        self.drive.submit(command)
-    }
-}
-
 /// The logs that the second host has read are full, and those of the first host go on in their other zones.
 #[test]
 fn fencing_never_overwrites_log_that_has_just_moved() {
@@ -812,14 +804,19 @@ fn fencing_never_overwrites_log_that_has_just_moved() {
             rig.rule(|_, _| Act::Pass);
         })
     };
-    let (hook, judged) = (Rc::new(RefCell::new(Some(hook))), Rc::new(Cell::new(false)));
-    let hooked = |drive: &Drive| {
-        let (judged, hook) = (judged.clone(), hook.clone());
-        let device = Rc::new(HookedAtClaim { drive: drive.device.clone(), judged, hook });
-        Drive { device, ..drive.clone() }
+    // The first report of a single zone after one of all data zones is that of a claim.
+    let judged = Cell::new(false);
+    let is_claim = move |command: &Command| match command {
+        Command::Report { first: ZoneIndex(META_ZONES), count: 2.. } => {
+            judged.set(true);
+            false
+        }
+        Command::Report { count: 1, .. } => judged.get(),
+        _ => false,
     };
+    let (hooked_drives, hook) = hooked(&drives, is_claim, hook);
     other.set_host(Host { id: [2; 16], pause: Some(Rc::new(|| Box::pin(std::future::ready(())))) });
-    let second = run(&other, Array::assemble(&other, drives.iter().map(hooked).collect()));
+    let second = run(&other, Array::assemble(&other, hooked_drives));
     assert!(hook.borrow().is_none(), "nothing was claimed");
     assert_eq!(second.err(), Some(ArrayError::Fenced));
     one.clear();

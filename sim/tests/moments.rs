@@ -203,11 +203,7 @@ fn failed_drive_receives_no_checkpoint() {
             Command::Finish { zones: Zones::One(zone) } if drive == 1 && zone.0 < META => Act::Hold,
             _ => Act::Pass,
         });
-        let (array, drive) = (scene.array.clone(), scene.drives[3].clone());
-        let attached = Rc::new(Cell::new(None));
-        let told = attached.clone();
-        scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
-        scene.runtime.run();
+        let attached = start_attach(&scene);
         assert_eq!((attached.get(), scene.rig.held()), (None, 1));
         let written = take_out(&scene);
         while scene.rig.release(|_, _| true) > 0 {
@@ -894,6 +890,15 @@ fn attached_drive_lacks_no_empty_zones() {
     }
 }
 
+/// Starts to attach drive 3; the result is whether that has succeeded, once it has ended.
+fn start_attach(scene: &Scene) -> Rc<Cell<Option<bool>>> {
+    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
+    let told = attached.clone();
+    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
+    scene.runtime.run();
+    attached
+}
+
 /// Member 0 fails after the other members' superblocks name the new drive, and before its own does.
 #[test]
 fn attach_waits_until_other_members_are_recorded() {
@@ -907,10 +912,7 @@ fn attach_waits_until_other_members_are_recorded() {
         Command::Write { lba, .. } if lba.0 % 256 > 0 && tells_members(command) => Act::Hold,
         _ => Act::Pass,
     });
-    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
-    let told = attached.clone();
-    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
-    scene.runtime.run();
+    let attached = start_attach(&scene);
     assert!(scene.rig.held() > 0 && attached.get().is_none());
     scene.release();
     assert_eq!(attached.get(), Some(true));
@@ -1579,10 +1581,7 @@ fn attach_waits_until_failure_meanwhile_is_recorded() {
     scene.drives[3] = scene.rig.drive(&scene.shape);
     let data = scene.data();
     scene.rig.rule(move |drive, command| Act::hold_if(drive == 4 && is_metadata(command, data)));
-    let (array, drive, attached) = (scene.array.clone(), scene.drives[3].clone(), Rc::new(Cell::new(None)));
-    let told = attached.clone();
-    scene.runtime.spawn(async move { told.set(Some(array.attach(3, drive).await.is_ok())) });
-    scene.runtime.run();
+    let attached = start_attach(&scene);
     assert_eq!(scene.rig.held(), 1);
     scene.rig.rule(move |drive, command| Act::hold_if([1, 2].contains(&drive) && is_metadata(command, data)));
     let array = scene.array.clone();

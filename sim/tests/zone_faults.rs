@@ -966,14 +966,20 @@ fn reset_of_all_zones_skips_failed_ones() {
     }
 }
 
-/// Only the zone report tells a part that has lost its ZRWA from a read-only one, where the drive gives no evidence.
-#[test]
-fn part_without_zrwa_at_flush_is_lost() {
-    let scene = Scene::new(Policy::Zrwa, 4);
+/// Two stripes are in zone 0, and member 1 lacks its part of it.
+fn lacking_part(policy: Policy) -> Scene {
+    let scene = Scene::new(policy, 4);
     scene.write(0, 0, STRIPE);
     scene.rig.damage(1, Fault::WriteFault(part(0)));
     scene.write(0, STRIPE, STRIPE);
     assert_eq!(scene.states(), [ACTIVE, LACKS_ONE, ACTIVE, ACTIVE]);
+    scene
+}
+
+/// Only the zone report tells a part that has lost its ZRWA from a read-only one, where the drive gives no evidence.
+#[test]
+fn part_without_zrwa_at_flush_is_lost() {
+    let scene = lacking_part(Policy::Zrwa);
     scene.rig.hide_power_epochs();
     let rig = scene.rig.clone();
     scene.rig.rule(move |drive, command| {
@@ -990,11 +996,7 @@ fn part_without_zrwa_at_flush_is_lost() {
 /// A block that cannot be decoded is not looked for in a lost part.
 #[test]
 fn lost_part_is_never_read() {
-    let scene = Scene::new(Policy::Log, 4);
-    scene.write(0, 0, STRIPE);
-    scene.rig.damage(1, Fault::WriteFault(part(0)));
-    scene.write(0, STRIPE, STRIPE);
-    assert_eq!(scene.states()[1], LACKS_ONE);
+    let scene = lacking_part(Policy::Log);
     let (reads, data) = (Rc::new(Cell::new(0)), scene.shape.start(part(0)));
     let counted = reads.clone();
     scene.rig.rule(move |drive, command| match command {
@@ -1055,10 +1057,7 @@ fn part_is_not_rebuilt_from_too_few_others() {
 /// A part has lost its ZRWA, and is read before its drive has reported that.
 #[test]
 fn unclear_part_is_not_read_before_report() {
-    let scene = Scene::new(Policy::Zrwa, 4);
-    scene.write(0, 0, STRIPE);
-    scene.rig.damage(1, Fault::WriteFault(part(0)));
-    scene.write(0, STRIPE, STRIPE);
+    let scene = lacking_part(Policy::Zrwa);
     scene.rig.hide_power_epochs();
     let rig = scene.rig.clone();
     scene.rig.rule(move |drive, command| match command {
