@@ -397,6 +397,8 @@ pub enum Fault {
         lba: u64,
     },
     /// Slow commands down by a factor
+    ///
+    /// A command then takes that many times 10 µs, and 1 µs for each block of 4 KiB that it reads or writes.
     Slow {
         /// Factor, 1 to 1000000; 1 for normal speed
         #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]

@@ -1,18 +1,27 @@
 //! The emulated drive in an image file.
 //!
 //! It has no timing of its own: a command takes as long as the read or write of the file, and completes at once. A
-//! drive slowed down by `zoneraid emulate fault` completes later: each command takes a multiple of its real time, one
-//! after the other. Other drives are not held up.
+//! drive slowed down by `zoneraid emulate fault` completes later, one command after the other: each takes a multiple of
+//! a nominal time, which does not depend on the load of the machine. Other drives are not held up.
 
 use crate::reactor::Reactor;
 use emu::ssd::{EmulatedDrive, ImageError};
-use engine::device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice};
+use engine::{
+    buf::BLOCK,
+    device::{Command, Completion, DriveId, Geometry, Slots, ZonedDevice},
+};
 use std::{
     cell::Cell,
     path::Path,
     rc::Rc,
     time::{Duration, Instant},
 };
+
+/// Nominal time of a command without its data.
+const COMMAND: Duration = Duration::from_micros(10);
+
+/// Nominal time of each block of data.
+const BLOCK_OF_DATA: Duration = Duration::from_micros(1);
 
 /// An emulated drive.
 pub struct ImageDrive {
@@ -48,11 +57,11 @@ impl ImageDrive {
         self.drive.ssd().borrow_mut().faults().slow()
     }
 
-    /// The delay of a command that took `took` on a drive slowed down by `factor`.
-    fn delay(&self, took: Duration, factor: u32) -> Duration {
+    /// The delay of a command that nominally takes `nominal` on a drive slowed down by `factor`.
+    fn delay(&self, nominal: Duration, factor: u32) -> Duration {
         let now = Instant::now();
         let begun = self.free.get().map_or(now, |free| free.max(now));
-        let free = begun + took.saturating_mul(factor - 1);
+        let free = begun + nominal.saturating_mul(factor - 1);
         self.free.set(Some(free));
         free - now
     }
@@ -72,10 +81,10 @@ impl ZonedDevice for ImageDrive {
     }
 
     fn submit(&self, command: Command) -> Completion {
-        let begun = self.slow().map(|_| Instant::now());
+        let nominal = nominal(&command);
         let completion = self.drive.submit(command);
-        let (Some(begun), Some(factor)) = (begun, self.slow()) else { return completion };
-        let delay = self.delay(begun.elapsed(), factor);
+        let Some(factor) = self.slow() else { return completion };
+        let delay = self.delay(nominal, factor);
         let Ok(ring) = self.reactor.ring() else {
             // Without a ring there is no timer: the thread sleeps.
             std::thread::sleep(delay);
@@ -89,4 +98,15 @@ impl ZonedDevice for ImageDrive {
         });
         later
     }
+}
+
+/// Nominal time of a command.
+fn nominal(command: &Command) -> Duration {
+    let blocks = match command {
+        Command::Read { data, .. } | Command::Write { data, .. } | Command::Append { data, .. } => {
+            data.len() / BLOCK
+        }
+        _ => 0,
+    };
+    COMMAND + BLOCK_OF_DATA * blocks as u32
 }
