@@ -124,6 +124,38 @@ fn unconfirmed_zeros_of_single_part_take_zone_offline() {
     check_end(&scene, 3);
 }
 
+/// After an orderly shutdown, the zone of one member alone is empty, its data is zeros, and another member is missing.
+/// If the drive returns zeros for unwritten blocks, it may have lost them; if it reports such blocks, they are data.
+#[test]
+fn zeros_of_single_part_are_accepted_if_drive_reports_unwritten_blocks() {
+    for reports_unwritten in [false, true] {
+        let mut scene = scene_of(&shapes()[0]);
+        if reports_unwritten {
+            scene.rig.fail_unwritten();
+        }
+        scene
+            .rig
+            .rule(|drive, command| Act::hold_if(drive == 0 && matches!(command, Command::FlushZrwa { .. })));
+        let (zeros, rest) = (CHUNK as usize * BLOCK, (STRIPE - CHUNK) as usize * BLOCK);
+        let data = Buf::copy_of(&[vec![0; zeros], vec![7; rest]].concat());
+        drop(scene.array.submit(Command::write(Lba(0), data.clone(), true)));
+        scene.runtime.run();
+        scene.runtime.clear();
+        scene.rig.drop_held();
+        scene.rig.rule(|_, _| Act::Pass);
+        scene.rig.shut_down();
+        scene.assemble(Some(1));
+        let refusals: Vec<_> = scene.array.status().offline.iter().map(|zone| zone.refusal.clone()).collect();
+        if reports_unwritten {
+            assert_eq!(refusals, []);
+            let read = Command::read(Lba(0), Buf::zeroed(data.len()));
+            assert!(submit(&scene.runtime, &scene.array, read).data[..] == data[..]);
+        } else {
+            assert_eq!(refusals, [Refusal::Lacking { member: 0 }]);
+        }
+    }
+}
+
 /// The power is cut at every command of a recovery that gives empty zones their ZRWAs again. One member loses its ZRWA,
 /// or all lose their volatile caches.
 #[test]

@@ -5,6 +5,7 @@
 
 use super::{
     command_queue::Bay,
+    stamp::is_zero,
     step,
     world::{Failure, World},
 };
@@ -250,6 +251,26 @@ fn read_block(
     }
     let lba = Lba(geometry.start(part).0 + offset);
     ssd.stored(lba).map_err(|error| Failure(format!("drive{bay}: {error}")))
+}
+
+/// Whether a part of an array's zone is empty on its drive, which nevertheless holds written blocks, all of them zeros:
+/// with a member missing, an array may have to take them for lost (GUARANTEES.md).
+pub(super) fn has_zeros_in_empty_part(world: &World<'_>, zone: u32) -> Result<bool, Failure> {
+    let aggregate = world.scenario.aggregate;
+    for bay in world.members.iter().flatten().copied() {
+        let place = places(world, bay).of(zone);
+        if parts(world, bay, aggregate, place).iter().any(|info| info.state != ZoneState::Empty) {
+            continue;
+        }
+        let (mut stored, blocks) = (Vec::new(), world.command_queue.geometry(bay).zone_capacity_blocks);
+        for block in 0..blocks * aggregate as u64 {
+            stored.extend(read_block(world, bay, aggregate, place, block)?);
+        }
+        if !stored.is_empty() && stored.iter().all(|block| is_zero(&block[..BLOCK])) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The places of the parts of the member on this drive, by its metadata log.

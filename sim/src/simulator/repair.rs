@@ -4,6 +4,7 @@
 
 use super::{
     command_queue::Bay,
+    drives,
     fault_budget::{Suspect, named},
     members, replacement,
     run_state::{BackgroundRepair, RunState},
@@ -14,7 +15,10 @@ use super::{
     wear,
     world::{Failure, World},
 };
-use engine::array::{Drive, MemberState};
+use engine::{
+    array::{Drive, MemberState},
+    raid::error::NoPart,
+};
 use std::{cell::Cell, rc::Rc};
 
 /// Starts a repair if one is due, and mostly extends the event budget so that it can finish.
@@ -213,6 +217,13 @@ pub(super) fn finish_repair(world: &mut World<'_>, run_state: &mut RunState) -> 
         Err(why) if !repair.struck && are_filled(world, run_state, &repair, &why) => {
             world.trace.note(|| format!("not rebuilt as a whole: {why}"));
             members::note_active(world, run_state, Some(&repair.members))
+        }
+        Err(SubjectError::LeftOut(out))
+            if out.reason == NoPart::Offline && drives::has_zeros_in_empty_part(world, out.zone)? =>
+        {
+            world.counts.beyond += 1;
+            world.trace.note(|| format!("zone {} is not rebuilt: its zeros cannot be confirmed", out.zone));
+            Ok(())
         }
         Err(why) if !repair.struck => {
             Err(Failure(format!("the rebuild of {} failed: {why}", named(&repair.members))))

@@ -132,7 +132,8 @@ pub fn zrwas_at_start(raid: &Raid, member: usize) -> impl Iterator<Item = Range<
     (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
 }
 
-/// Whether a ZRWA of a member that should hold some of `pieces` has only zeros.
+/// Whether a ZRWA of a member that should hold some of `pieces` has only zeros, and is not known to hold them: a drive
+/// that reports other blocks of it as unwritten would report these as well, had it lost them.
 async fn lacks_a_zrwa(raid: &Raid, zone: ZoneIndex, member: usize, pieces: &[RepairWrite]) -> bool {
     let start = raid.members.start(member, zone).0;
     for zrwa in zrwas_at_start(raid, member) {
@@ -140,7 +141,7 @@ async fn lacks_a_zrwa(raid: &Raid, zone: ZoneIndex, member: usize, pieces: &[Rep
         let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
         if needed.peek().is_some()
             && needed.all(|(_, data)| is_zeros(data))
-            && is_blank(raid, zone, member, zrwa).await == Some(true)
+            && reads_as(raid, zone, member, zrwa).await == Some(ReadsAs::Zeros)
         {
             return true;
         }
@@ -151,16 +152,34 @@ async fn lacks_a_zrwa(raid: &Raid, zone: ZoneIndex, member: usize, pieces: &[Rep
 /// Whether `blocks` of a member's part of a zone are all zeros; `None` if some of them cannot be read, and the
 /// others are zeros.
 pub async fn is_blank(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<bool> {
-    let mut blank = Some(true);
+    reads_as(raid, zone, member, blocks).await.map(|contents| contents != ReadsAs::Data)
+}
+
+/// What some blocks of a drive read as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ReadsAs {
+    /// Some are not zeros.
+    Data,
+    /// All are zeros.
+    Zeros,
+    /// The drive reports some as unwritten; the others, if any, are zeros.
+    Unwritten,
+}
+
+/// What `blocks` of a member's part of a zone read as; `None` if some of them cannot be read, and the others are zeros.
+async fn reads_as(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> Option<ReadsAs> {
+    let mut found = Some(ReadsAs::Zeros);
     for piece in read_ranges(raid, zone, member, &[blocks]).await {
         match piece {
-            Ok((_, data)) if !is_zeros(&data) => return Some(false),
+            Ok((_, data)) if !is_zeros(&data) => return Some(ReadsAs::Data),
             Ok(_) => {}
-            Err(error) if error == Status::DeallocatedBlock.into() => {}
-            Err(_) => blank = None,
+            Err(error) if error == Status::DeallocatedBlock.into() => {
+                found = found.map(|_| ReadsAs::Unwritten);
+            }
+            Err(_) => found = None,
         }
     }
-    blank
+    found
 }
 
 /// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
