@@ -19,7 +19,7 @@
 //! Everything here is arithmetic on plain numbers: blocks, rows, chunks within one zone.
 
 use crate::{code::decode::Sum, raid::policy::kind::Policy, zone::ZoneIndex};
-use std::ops::Range;
+use std::{iter, ops::Range};
 
 /// Most members of an array.
 pub const MAX_MEMBERS: usize = 32;
@@ -37,7 +37,12 @@ pub fn physical(zone: ZoneIndex) -> ZoneIndex {
 
 /// The members in `mask` (bits), in order.
 pub fn each(mask: u32) -> impl Iterator<Item = usize> {
-    (0..MAX_MEMBERS).filter(move |member| mask & (1 << member) != 0)
+    let mut left = mask;
+    iter::from_fn(move || {
+        let first = (left != 0).then_some(left.trailing_zeros() as usize)?;
+        left &= left - 1;
+        Some(first)
+    })
 }
 
 /// All sets (bits) of `count` of the members in `mask`.
