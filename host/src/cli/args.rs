@@ -237,7 +237,7 @@ pub enum Verb {
     },
     /// Demonstrate a simultaneous power cut and drive loss on your files
     Demo {
-        /// File or directory to store; the project's own sources by default
+        /// File or directory to store; the project's sources and build by default, up to 256 MiB
         path: Option<PathBuf>,
         /// Seed of the moment of the power cut and of the lost drives; random by default
         #[arg(long)]

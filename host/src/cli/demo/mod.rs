@@ -1,10 +1,10 @@
-//! `zoneraid demo`: a power cut and the loss of a drive at the same moment, on real files.
+//! `zoneraid demo`: power cuts and losses of drives, on real files.
 //!
 //! The scenario: a tar stream is written to an array of five emulated ZN540 with many writes in flight; at a moment
 //! drawn from the seed the power fails, and one drive is lost with it. The array is assembled from the other four, and
-//! all acknowledged bytes are compared with the stream. The rest of the stream is written degraded, a blank drive is
-//! rebuilt, another drive is lost, and everything is read back, unpacked and compared with the files. Every write
-//! carries FUA, so that acknowledged data is durable.
+//! all acknowledged bytes are compared with the stream. The rest of the stream is written degraded, with another power
+//! cut; a blank drive is rebuilt, with a third power cut; another drive is lost, and everything is read back, unpacked
+//! and compared with the files. Every write carries FUA, so that acknowledged data is durable.
 
 mod rig;
 mod source;
@@ -30,8 +30,12 @@ use rig::DemoRig;
 use serde::Serialize;
 use source::DemoSource;
 use std::{
+    cell::Cell,
+    future::poll_fn,
     io,
     path::{Path, PathBuf},
+    pin::pin,
+    task::Poll,
     time::Instant,
 };
 use stream::{Checker, DemoArray, StreamWriter};
@@ -50,6 +54,25 @@ const MORE_ZONES: u64 = 6;
 /// A stream of at least this length is always being written when the power fails.
 const ENOUGH_BYTES: u64 = 1 << 20;
 
+/// Power cuts while the stream is written.
+const CUTS: u64 = 2;
+
+/// Most bytes of the stream without a path.
+const OWN_BYTES: u64 = 256 << 20;
+
+/// A power cut while the stream is written, and the recovery from it.
+#[derive(Serialize)]
+struct PowerCut {
+    /// Bytes of the stream that had been acknowledged as durable.
+    acknowledged_bytes: u64,
+    /// Drive commands in flight.
+    commands_in_flight: u64,
+    /// Position of the write pointers after recovery: at least the acknowledged bytes.
+    recovered_bytes: u64,
+    /// Recovered bytes that are the same as in the stream.
+    verified_bytes: u64,
+}
+
 /// Results of the demo; `lost_bytes` is the one that matters.
 #[derive(Serialize, Default)]
 struct Report {
@@ -62,13 +85,15 @@ struct Report {
     acknowledged_bytes: u64,
     /// Bytes of the stream that were read back at the end, after the second loss of a drive, and are the same.
     verified_bytes: u64,
-    /// Acknowledged bytes that were missing or different after the cut or at the end.
+    /// Acknowledged bytes that were missing or different after a cut or at the end.
     lost_bytes: u64,
+    /// Power cuts, also those during the rebuild.
     power_cuts: u32,
-    /// Drive commands in flight when the power failed.
+    /// The power cuts while the stream was written.
+    cuts: Vec<PowerCut>,
+    /// These four are those of the first power cut.
     commands_in_flight: u64,
     acknowledged_at_cut_bytes: u64,
-    /// Position of the write pointers after recovery: at least the acknowledged bytes.
     recovered_at_cut_bytes: u64,
     verified_at_cut_bytes: u64,
     members_lost: u32,
@@ -84,13 +109,13 @@ struct Report {
 }
 
 impl Report {
-    /// Whether the power failed while writes were in flight and others were acknowledged.
+    /// Whether the power failed at least once while writes were in flight and others were acknowledged.
     fn was_cut(&self) -> bool {
-        self.commands_in_flight > 0 && self.acknowledged_at_cut_bytes > 0
+        self.cuts.iter().any(|cut| cut.commands_in_flight > 0 && cut.acknowledged_bytes > 0)
     }
 }
 
-/// Runs the demo with the files at `path`, or with the sources of this project.
+/// Runs the demo with the files at `path`, or with the sources of this project and what was built of them.
 pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
     let started = Instant::now();
     let seed = match seed {
@@ -129,7 +154,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
 
 fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
     let source = match path {
-        Some(path) => DemoSource::pack(&path, |_| false)?,
+        Some(path) => DemoSource::pack(&path, |_| false, u64::MAX)?,
         None => {
             let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
             ensure!(
@@ -137,8 +162,7 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
                 "{} does not exist any more: name a directory with zoneraid demo PATH",
                 own.display()
             );
-            let built = |path: &Path| path.ends_with("target") || path.ends_with(".git");
-            DemoSource::pack(own, built)?
+            DemoSource::pack(own, |path| path.ends_with(".git"), OWN_BYTES)?
         }
     };
     for note in &source.notes {
@@ -199,14 +223,21 @@ impl Scenario {
             "input",
             &format!("{} entries, {size} as a tar stream; seed {}", self.source.entries, self.report.seed),
         )?;
-        let array = self.create()?;
-        let acknowledged = self.write_until_the_cut(&array)?;
-        drop(array);
+        let mut array = self.create()?;
         let lost = self.rig.draw(MEMBERS as u64) as usize;
-        let array = self.recover(lost, acknowledged)?;
-        self.write_on(&array, lost)?;
-        self.rebuild(&array, lost)?;
-        drop(array);
+        let mut from = 0;
+        for cut in 0..CUTS {
+            let (acknowledged_bytes, commands_in_flight) = self.write_until_the_cut(&array, from)?;
+            drop(array);
+            if cut == 0 {
+                self.rig.lose(lost);
+                self.report.members_lost += 1;
+            }
+            array = self.recover(lost, acknowledged_bytes, commands_in_flight)?;
+            from = self.report.cuts.last().map_or(0, |cut| cut.recovered_bytes);
+        }
+        self.write_on(&array, lost, from)?;
+        self.rebuild(array, lost)?;
         self.lose_another(lost)
     }
 
@@ -248,54 +279,62 @@ impl Scenario {
         Ok(self.wait(Array::assemble_with(&self.runtime, self.rig.members(), None, self.behaviour))??)
     }
 
-    /// Writes up to a point drawn from the seed and cuts the power with all other writes in flight. Returns the
-    /// acknowledged bytes.
-    fn write_until_the_cut(&mut self, array: &Array) -> Result<u64> {
-        // Between one tenth and nine tenths of the stream.
-        let cut_at = self.total / 10 + self.rig.draw((self.total * 8 / 10).max(1));
+    /// Cuts the power, and ends all tasks of the array. Returns the drive commands in flight.
+    fn cut_power(&mut self) -> Result<u64> {
+        let in_flight = self.rig.cut()? as u64;
+        self.runtime.clear();
+        self.report.power_cuts += 1;
+        Ok(in_flight)
+    }
+
+    /// Writes the stream from byte `from` up to a point drawn from the seed, and cuts the power with all other writes in
+    /// flight. Returns the acknowledged bytes and the drive commands in flight.
+    fn write_until_the_cut(&mut self, array: &Array, from: u64) -> Result<(u64, u64)> {
+        // Between one tenth and six tenths of the rest.
+        let rest = self.total - from;
+        let cut_at = from + rest / 10 + self.rig.draw((rest / 2).max(1));
         let cut_at = cut_at / BLOCK as u64 * BLOCK as u64;
         let bar = self.output.bar("write", self.total);
-        let mut writer = StreamWriter::new(self.demo_array(array), bar.clone(), 0, self.total);
+        let mut writer = StreamWriter::new(self.demo_array(array), bar.clone(), from, self.total);
         writer.write_until(cut_at)?;
         bar.finish_and_clear();
         let (acknowledged, submitted) = (writer.acknowledged, writer.submitted);
         drop(writer);
-        let in_flight = self.rig.cut()?;
-        self.runtime.clear();
-        self.report.power_cuts += 1;
-        self.report.commands_in_flight = in_flight as u64;
-        self.report.acknowledged_at_cut_bytes = acknowledged;
+        let in_flight = self.cut_power()?;
         let (done, on_the_way) = (show(acknowledged), show(submitted - acknowledged));
         self.say(
             "power cut",
             &format!("{done} acknowledged, {on_the_way} in flight in {in_flight} drive commands"),
         )?;
-        Ok(acknowledged)
+        Ok((acknowledged, in_flight))
     }
 
     /// Assembles without the lost drive, and compares the recovered data with the stream.
-    fn recover(&mut self, lost: usize, acknowledged: u64) -> Result<Array> {
-        self.rig.lose(lost);
-        self.report.members_lost += 1;
+    fn recover(&mut self, lost: usize, acknowledged_bytes: u64, commands_in_flight: u64) -> Result<Array> {
         let array = self.assemble()?;
         let recovered = self.demo_array(&array).end()?.min(self.total);
         let bar = self.output.bar("compare", recovered);
         // Data above the acknowledged bytes may be missing, but recovered data has to be right.
         let bad = Checker::new(self.demo_array(&array), bar, recovered).finish()?;
-        self.report.recovered_at_cut_bytes = recovered;
-        self.report.verified_at_cut_bytes = recovered - bad;
-        self.report.lost_bytes = acknowledged.saturating_sub(recovered) + bad;
-        let details = format!(
-            "{} without drive {lost}, all of it compared: {} lost",
-            show(recovered),
-            show(self.report.lost_bytes)
-        );
+        let lost_bytes = acknowledged_bytes.saturating_sub(recovered) + bad;
+        self.report.lost_bytes += lost_bytes;
+        let verified_bytes = recovered - bad;
+        if self.report.cuts.is_empty() {
+            self.report.commands_in_flight = commands_in_flight;
+            self.report.acknowledged_at_cut_bytes = acknowledged_bytes;
+            self.report.recovered_at_cut_bytes = recovered;
+            self.report.verified_at_cut_bytes = verified_bytes;
+        }
+        let recovered_bytes = recovered;
+        let cut = PowerCut { acknowledged_bytes, commands_in_flight, recovered_bytes, verified_bytes };
+        self.report.cuts.push(cut);
+        let (recovered, lost_bytes) = (show(recovered), show(lost_bytes));
+        let details = format!("{recovered} without drive {lost}, all of it compared: {lost_bytes} lost");
         self.say("recovered", &details)?;
         Ok(array)
     }
 
-    fn write_on(&mut self, array: &Array, lost: usize) -> Result<()> {
-        let from = self.report.recovered_at_cut_bytes;
+    fn write_on(&mut self, array: &Array, lost: usize, from: u64) -> Result<()> {
         let bar = self.output.bar("write on", self.total);
         let mut writer = StreamWriter::new(self.demo_array(array), bar, from, self.total);
         writer.write_to_the_end()?;
@@ -303,20 +342,57 @@ impl Scenario {
         self.say("written", &format!("the other {}, still without drive {lost}", show(self.total - from)))
     }
 
-    fn rebuild(&mut self, array: &Array, lost: usize) -> Result<()> {
+    /// Rebuilds a blank drive in the place of the lost one, with a power cut at a percentage drawn from the seed.
+    fn rebuild(&mut self, array: Array, lost: usize) -> Result<()> {
         let drive = self.rig.replace(lost)?;
         self.wait(array.attach(lost, drive))??;
-        let bar = self.output.bar("rebuild", 0);
+        let cut_percent = 20 + self.rig.draw(60);
+        let done = Cell::new(0);
+        let is_due = |progress: Progress| {
+            done.set(progress.done_bytes);
+            progress.done_bytes * 100 >= progress.total_bytes * cut_percent
+        };
+        let ended = self.rebuild_until(&array, is_due)?;
+        drop(array);
+        if ended {
+            return self.rebuilt(done.get(), lost);
+        }
+        let in_flight = self.cut_power()?;
+        let kept = show(done.get());
+        self.say("power cut", &format!("{kept} rebuilt, {in_flight} drive commands in flight"))?;
+        let array = self.assemble()?;
+        let rest = Cell::new(0);
+        self.rebuild_until(&array, |progress| {
+            rest.set(progress.done_bytes);
+            false
+        })?;
+        self.rebuilt(rest.get(), lost)
+    }
+
+    /// Rebuilds until `is_due`, or to the end: then it returns true.
+    fn rebuild_until(&self, array: &Array, is_due: impl Fn(Progress) -> bool) -> Result<bool> {
+        let (bar, due) = (self.output.bar("rebuild", 0), Cell::new(false));
         let progress = |progress: Progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
+            due.set(is_due(progress));
         };
-        let rebuilt = self.wait(array.rebuild(&progress));
+        let mut rebuild = pin!(array.rebuild(&progress));
+        let ended = self.wait(poll_fn(|context| match rebuild.as_mut().poll(context) {
+            Poll::Ready(ended) => Poll::Ready(Some(ended)),
+            Poll::Pending if due.get() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }));
         bar.finish_and_clear();
-        self.report.rebuilt_bytes = rebuilt??.bytes;
+        ended?.transpose()?;
+        Ok(!due.get())
+    }
+
+    fn rebuilt(&mut self, bytes: u64, lost: usize) -> Result<()> {
+        self.report.rebuilt_bytes = bytes;
         let flash = self.rig.flash_bytes() as f64;
         self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
-        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(self.report.rebuilt_bytes)))
+        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(bytes)))
     }
 
     /// Loses a drive that survived the first loss, then reads and unpacks everything.
@@ -363,8 +439,8 @@ impl Scenario {
 fn report_text(report: &Report, again: &str) -> String {
     let amplification = report.flash_write_amplification.map_or("-".into(), |factor| format!("{factor:.3}"));
     let rows = [
-        ("acknowledged before the cut", show(report.acknowledged_at_cut_bytes)),
-        ("recovered after it", show(report.recovered_at_cut_bytes)),
+        ("power cuts", report.power_cuts.to_string()),
+        ("drives lost", report.members_lost.to_string()),
         ("read back and compared at the end", show(report.verified_bytes)),
         ("files, directories and links the same", report.entries_same.to_string()),
         ("different", report.entries_different.to_string()),
@@ -402,7 +478,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
         let is_intact = |seed| {
-            let source = DemoSource::pack(tree.path(), |_| false).unwrap();
+            let source = DemoSource::pack(tree.path(), |_| false, u64::MAX).unwrap();
             let behaviour = ArrayOptions { consistency, ..ArrayOptions::default() };
             let mut scenario = Scenario::new(Output { json: true }, source, seed, behaviour).unwrap();
             scenario.play().is_ok()
