@@ -462,6 +462,15 @@ impl Completion {
         Completion::ready(Done::error(error.into()))
     }
 
+    /// Whether the command has succeeded, if its result is there and was not taken before.
+    pub fn result(&self) -> Option<Result<(), DeviceError>> {
+        match &self.0 {
+            CompletionState::Pending(slot) => slot.get()?.done.borrow().as_ref().map(|done| done.result),
+            CompletionState::Ready(done) => Some(done.result),
+            CompletionState::Taken => None,
+        }
+    }
+
     /// Takes the result, if it is there and was not taken before.
     pub fn take(&mut self) -> Option<Done> {
         let done = match &self.0 {

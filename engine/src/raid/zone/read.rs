@@ -28,15 +28,12 @@ pub fn read(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf) -> Completion 
     let direct = direct(raid, zone, at, &data);
     let (data, direct) = match direct {
         Some((member, piece)) => {
-            let mut completion = io::read(raid, member, zone, stripe::first_block(raid, piece), data);
-            match completion.take() {
-                Some(done) if done.result.is_ok() && !power::notices_power_loss(raid, 1 << member) => {
-                    stripe::note_read(raid, zone, member, piece, Ok(()));
-                    return Completion::ready(done);
-                }
-                Some(done) => (Buf::default(), Some((raid.members.seat(member), Completion::ready(done)))),
-                None => (Buf::default(), Some((raid.members.seat(member), completion))),
+            let completion = io::read(raid, member, zone, stripe::first_block(raid, piece), data);
+            if completion.result() == Some(Ok(())) && !power::notices_power_loss(raid, 1 << member) {
+                stripe::note_read(raid, zone, member, piece, Ok(()));
+                return completion;
             }
+            (Buf::default(), Some((raid.members.seat(member), completion)))
         }
         None => (data, None),
     };
