@@ -158,6 +158,37 @@ fn member_failing_during_superblock_update_is_recorded() {
     }
 }
 
+/// A second member fails while the failure of the first one is about to be recorded. The array does not record that too
+/// few members are left: with all of them back it assembles.
+#[test]
+fn failed_array_does_not_record_its_failed_members() {
+    for policy in Policy::ALL {
+        let mut scene = Scene::new(policy);
+        (0..2).for_each(|zone| scene.write(zone, 0, 5));
+        let data = scene.data();
+        let fail_writes_of = |failing: usize| {
+            scene.rig.rule(move |drive, command| match command {
+                // The check for another host before the membership is recorded.
+                Command::Read { lba, .. } if lba.0 < data => Act::Hold,
+                Command::Write { .. } if drive == failing && !is_metadata(command, data) => Act::Fail,
+                _ => Act::Pass,
+            });
+        };
+        let mut pending = Vec::new();
+        for (zone, failing) in [(0, 1), (1, 2)] {
+            fail_writes_of(failing);
+            pending.push(scene.start_write(zone, 5, 2 * STRIPE));
+            scene.runtime.run();
+        }
+        assert!(scene.array.status().failed, "{policy:?}");
+        scene.release();
+        drop(pending);
+        scene.cut(|_| false);
+        scene.assemble(None);
+        (0..2).for_each(|zone| assert!(scene.tail(zone) >= 5, "{policy:?}: zone {zone}"));
+    }
+}
+
 /// Takes member 1 out; returns a count of the writes to its drive from then on.
 fn take_out(scene: &Scene) -> Rc<Cell<u32>> {
     let written = Rc::new(Cell::new(0));

@@ -191,7 +191,15 @@ pub async fn keep_membership(raid: Rc<Raid>) {
                 power::check_power(&raid).await;
                 check_unclear_parts(&raid).await;
             }
+            // An array that has failed meanwhile does not record that too many members are out: they may all come back.
+            if raid.membership.has_failed() {
+                break;
+            }
             let (begun, active) = (raid.membership.begin(), raid.members.active());
+            assert!(
+                raid.members.are_enough(active) || raid.drain.handing_over().is_some(),
+                "members {active:#b} are too few to be recorded as the only ones"
+            );
             for lacks in raid.membership.take_lacks() {
                 lost.push(lacks);
                 let sequence = raid.membership.next_sequence();
