@@ -385,6 +385,7 @@ impl Array4 {
         let options = CreateOptions {
             group_blocks: 0,
             spare_zones: None,
+            checksums: false,
             name,
             uuid,
             chunk_blocks: 8,

@@ -15,7 +15,7 @@ use engine::{
     device::{Command, Geometry, ZonedDevice, Zones},
     format::{
         Origin, Uuid, VERSION,
-        oob::{Content, Mark, OOB_BYTES},
+        oob::{Content, Mark, OOB_BYTES, SUMMED_OOB_BYTES},
         record::{
             BadBlocks, BurnedRange, Checkpoint, HEADER_BYTES, Header, Lacks, ParityRecord, PartBadBlocks,
             RELOCATED, Record, TailRecord, ZoneRecord,
@@ -783,7 +783,7 @@ fn tamper_with_mark(bed: &Bed, rng: &mut Rng) {
     let content = [Content::Data, Content::Parity(covers), Content::Ahead(covers)][rng.below(3) as usize];
     let (epoch, generation) = (rng.below(3) as u32, rng.below(4) as u32);
     let origin = Origin { lba, ..bed.origin(0) };
-    let oob: [u8; OOB_BYTES] = Mark { epoch, generation, content }.encode(origin);
+    let oob: [u8; SUMMED_OOB_BYTES] = Mark { epoch, generation, content, sum: None }.encode(origin);
     let data = Buf::zeroed(BLOCK);
-    bed.submit(Command::Write { lba: Lba(lba), data, oob: Buf::copy_of(&oob), fua: false });
+    bed.submit(Command::Write { lba: Lba(lba), data, oob: Buf::copy_of(&oob[..OOB_BYTES]), fua: false });
 }

@@ -8,6 +8,7 @@ mod support;
 mod aggregate;
 mod appended;
 mod array;
+mod checksums;
 mod closing;
 mod crafted;
 mod damage;

@@ -11,6 +11,7 @@ use crate::{
         Uuid,
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, RecordError, expect},
         lineage::Lineage,
+        oob::{OOB_BYTES, SUMMED_OOB_BYTES},
     },
     raid::{
         geometry::{Layout, MAX_MEMBERS, MAX_PARITIES},
@@ -34,8 +35,11 @@ const MOST_BYTES: u64 = MOST_BLOCKS * BLOCK as u64;
 /// Incompatible feature: zones are written by appends, in groups.
 pub const GROUPS: u64 = 2;
 
+/// Incompatible feature: each block of a zone has a checksum in its out-of-band metadata.
+pub const CHECKSUMS: u64 = 4;
+
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -262,6 +266,20 @@ impl Superblock {
         }
     }
 
+    /// Whether each block of a zone has a checksum.
+    pub fn has_checksums(&self) -> bool {
+        self.incompatible & CHECKSUMS != 0
+    }
+
+    /// Bytes of out-of-band metadata that each block needs.
+    pub fn oob_bytes(&self) -> usize {
+        match self.policy.uses_marks() {
+            _ if self.has_checksums() => SUMMED_OOB_BYTES,
+            true => OOB_BYTES,
+            false => 0,
+        }
+    }
+
     /// Whether all bits of `mask` are roles of members.
     pub fn are_members(&self, mask: u32) -> bool {
         mask as u64 >> self.members.len() == 0
@@ -374,6 +392,7 @@ impl Superblock {
         let can_be = self.group_blocks.is_power_of_two() && self.policy == Policy::Log && self.aggregate == 1;
         let group_blocks_can_be = if has_groups { can_be } else { self.group_blocks == 0 };
         expect(group_blocks_can_be, "group blocks", self.group_blocks)?;
+        expect(!has_groups || !self.has_checksums(), "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;
         expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;

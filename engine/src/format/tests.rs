@@ -11,7 +11,7 @@ use crate::{
     format::{
         codec::{Absurd, RecordError},
         lineage::{Attempt, Lineage},
-        oob::{Content, Mark, OOB_BYTES},
+        oob::{Content, Mark, OOB_BYTES, SUMMED_OOB_BYTES},
         record::*,
         superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
         *,
@@ -383,6 +383,7 @@ fn format_constants_match_document() {
         ("version", VERSION.to_string()),
         ("record header, bytes", HEADER_BYTES.to_string()),
         ("out-of-band metadata, bytes", OOB_BYTES.to_string()),
+        ("out-of-band metadata with a checksum, bytes", SUMMED_OOB_BYTES.to_string()),
         ("longest name, bytes", NAME_BYTES.to_string()),
         ("longest model, bytes", MODEL_BYTES.to_string()),
         ("longest serial, bytes", SERIAL_BYTES.to_string()),
@@ -687,18 +688,29 @@ fn append_mark_fields_match_document() {
 
 #[test]
 fn oob_metadata_fields_match_document() {
-    let contents = [(Content::Data, 1, 0), (Content::Parity(7), 2, 7), (Content::Ahead(9), 3, 9)];
-    for (content, kind, covers) in contents {
-        let bytes = Mark { epoch: u32_of(1), generation: u32_of(2), content }.encode(origin());
-        let parts =
-            [&uuid_of(3).0[..], &u32_of(ORIGIN_MEMBER).to_le_bytes(), &u64_of(21).to_le_bytes(), &bytes[4..]];
+    let contents =
+        [(Content::Data, 1, 0), (Content::Parity(7), 2, 7), (Content::Ahead(9), 3, 9), (Content::Log, 4, 0)];
+    for ((content, kind, covers), sum) in
+        contents.into_iter().flat_map(|of| [(of, None), (of, Some(u32_of(4)))])
+    {
+        let bytes = Mark { epoch: u32_of(1), generation: u32_of(2), content, sum }.encode(origin());
+        let end = if sum.is_some() { SUMMED_OOB_BYTES } else { OOB_BYTES };
+        let parts = [
+            &uuid_of(3).0[..],
+            &u32_of(ORIGIN_MEMBER).to_le_bytes(),
+            &u64_of(21).to_le_bytes(),
+            &bytes[4..end],
+        ];
         let crc = crc32c::crc32c(&parts.concat()).to_le_bytes();
-        let expected: [(&str, &[u8]); 5] = [
+        let (flags, sum) = (sum.is_some() as u8, sum.unwrap_or_default().to_le_bytes());
+        let expected: [(&str, &[u8]); 7] = [
             ("crc", &crc),
             ("epoch", &u32_of(1).to_le_bytes()),
             ("generation", &u32_of(2).to_le_bytes()),
             ("kind", &[kind]),
             ("covers", &[covers]),
+            ("flags", &[flags]),
+            ("checksum", &sum),
         ];
         let mut rest = &bytes[..];
         take(&mut rest, "Parity in place", &expected);

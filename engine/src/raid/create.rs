@@ -6,11 +6,10 @@ use crate::{
     format::{
         Uuid,
         lineage::Lineage,
-        oob::OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock, SuperblockMember, members_of,
-            wrong_with_name,
+            AGGREGATES, CHECKSUMS, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock, SuperblockMember,
+            members_of, wrong_with_name,
         },
     },
     raid::{
@@ -65,6 +64,9 @@ pub struct CreateOptions {
     /// Zones of each drive that are reserved to replace worn ones, in units as the array uses them; by default one in
     /// 128.
     pub spare_zones: Option<u32>,
+    /// Whether each block of a zone has a checksum, in the out-of-band metadata of the drives. Not for zones that are
+    /// written by appends.
+    pub checksums: bool,
     /// UUID of the owner; zeros for none.
     pub host: [u8; 16],
     /// Whether the array starts automatically on `host`.
@@ -83,6 +85,7 @@ impl CreateOptions {
             policy: None,
             group_blocks: 0,
             spare_zones: None,
+            checksums: false,
             host: [0; 16],
             autostart: false,
         }
@@ -255,6 +258,9 @@ fn draft(
         0 => Order::One,
         blocks => Order::Groups { blocks: blocks as u64, member: member_uuid(Uuid(options.uuid), member, 1) },
     };
+    if options.checksums && options.group_blocks > 0 {
+        return Err(NoDesign::ChecksumsOfAppends.into());
+    }
     for drive in drives {
         check_appends(drive, options.group_blocks as u64)?;
     }
@@ -324,7 +330,8 @@ fn plan(
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
-        incompatible: if options.group_blocks > 0 { GROUPS } else { 0 },
+        incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
+            | (if options.checksums { CHECKSUMS } else { 0 }),
         array,
         name: options.name.clone(),
         event: 1,
@@ -439,9 +446,11 @@ pub fn check_appends(drive: &Drive, group_blocks: u64) -> Result<(), BadDrive> {
     let lack = match group_blocks {
         0 | 1 => return Ok(()),
         _ if geometry.max_append_blocks == 0 => Disqualification::Append,
-        _ if (geometry.oob_bytes as usize) < MARK_BYTES => {
-            Disqualification::OobBytes { have: geometry.oob_bytes, need: MARK_BYTES as u32, policy: "append" }
-        }
+        _ if (geometry.oob_bytes as usize) < MARK_BYTES => Disqualification::OobBytes {
+            have: geometry.oob_bytes,
+            need: MARK_BYTES as u32,
+            purpose: "the policy 'append'",
+        },
         _ => return Ok(()),
     };
     Err(BadDrive::new(&drive.name, lack))
@@ -480,9 +489,10 @@ fn check_geometry(geometry: &Geometry, superblock: &Superblock) -> Result<(), Di
             return Err(Disqualification::Granularity { step, chunk_blocks, granularity_blocks });
         }
     }
-    if layout.policy.uses_marks() && (geometry.oob_bytes as usize) < OOB_BYTES {
-        let (have, need) = (geometry.oob_bytes, OOB_BYTES as u32);
-        return Err(Disqualification::OobBytes { have, need, policy: layout.policy.name() });
+    let (have, need) = (geometry.oob_bytes, superblock.oob_bytes() as u32);
+    if have < need {
+        let purpose = if superblock.has_checksums() { "a checksum" } else { "the policy 'inplace'" };
+        return Err(Disqualification::OobBytes { have, need, purpose });
     }
     if geometry.zones < superblock.zones + META_ZONES {
         return Err(Disqualification::Zones { have: geometry.zones, need: superblock.zones + META_ZONES });

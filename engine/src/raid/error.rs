@@ -203,10 +203,10 @@ pub enum Disqualification {
     Granularity { step: &'static str, chunk_blocks: u64, granularity_blocks: u64 },
     /// Bytes of metadata of a block.
     #[error(
-        "its blocks have {have} bytes of metadata, the policy '{policy}' needs {need}: format it with more \
-         metadata, or choose another policy"
+        "its blocks have {have} bytes of metadata, {purpose} needs {need}: format it with more metadata, or create \
+         the array without that"
     )]
-    OobBytes { have: u32, need: u32, policy: &'static str },
+    OobBytes { have: u32, need: u32, purpose: &'static str },
     #[error("it has no zone append, which the policy 'append' needs")]
     Append,
     #[error("it has {have} zones, {need} are needed")]
@@ -283,6 +283,8 @@ pub enum NoDesign {
          array with more spare zones (--spare-zones), or on other drives", .drives
     )]
     Worn { zone: u32, drives: usize },
+    #[error("the policy 'append' has no checksums: choose another policy, or do without checksums")]
+    ChecksumsOfAppends,
     #[error("the drives support too few open zones: at least three are needed")]
     OpenZones,
     #[error("the geometry of the array is invalid: {0}")]

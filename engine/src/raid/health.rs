@@ -213,6 +213,7 @@ mod tests {
             chunk_blocks: 4,
             policy: Policy::Log,
             group_blocks: 0,
+            checksums: false,
             parities: 1,
             aggregate: 1,
             event: 1,

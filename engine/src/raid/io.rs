@@ -1,14 +1,17 @@
-//! Reads and writes of members' parts of zones: addresses, commands, and out-of-band metadata.
+//! Reads and writes of members' parts of zones: addresses, commands, out-of-band metadata, and checksums.
 //!
 //! Everything that reads or writes such blocks gets its commands here, except for the metadata logs
 //! ([`crate::raid::journal`]) and the copy of a drive, which writes to a device that is no member yet.
+//!
+//! In an array with checksums, every block is written with a mark that has the checksum of its data, and every read
+//! returns the marks, which [`crate::raid::zone::checksum`] compares.
 
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion},
     format::{
         Origin,
-        oob::{Content, Mark, OOB_BYTES},
+        oob::{Content, Mark, SUMMED_OOB_BYTES, data_sum},
         record::Record,
     },
     raid::{
@@ -63,14 +66,27 @@ pub fn address(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> Lba {
 }
 
 /// Reads into `data` from block `at` of a member's part of `zone`. Blocks are returned as the drive has them: without
-/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are bad blocks.
+/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are bad blocks. The
+/// completion has to pass through [`checksum::checked`](crate::raid::zone::checksum::checked).
 pub fn read(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
-    read_marked(raid, member, zone, at, data, Buf::default())
+    let oob = match raid.checksums {
+        true => {
+            let len = data.blocks() as usize * oob_bytes(raid, member);
+            raid.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64).freeze().slice(0..len)
+        }
+        false => Buf::default(),
+    };
+    read_marked(raid, member, zone, at, data, oob)
 }
 
 /// As [`read`], with the out-of-band metadata of the blocks.
 pub fn read_marked(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf, oob: Buf) -> Completion {
     raid.members.submit(member, Command::Read { lba: address(raid, member, zone, at), data, oob })
+}
+
+/// Bytes of out-of-band metadata of each block of a member's drive.
+pub fn oob_bytes(raid: &Raid, member: usize) -> usize {
+    raid.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize)
 }
 
 /// Writes `data` from block `at` of a member's part of `zone` on.
@@ -96,20 +112,29 @@ pub fn write_command(
     content: Content,
 ) -> Command {
     let lba = address(raid, member, zone, at);
-    let oob = match raid.layout.policy.uses_marks() {
-        true => {
-            let epoch = raid.zone_records.epoch(zone) as u32;
-            let mark = Mark { epoch, generation: raid.membership.generation(), content };
-            oob(raid, member, lba, data.blocks(), mark)
-        }
+    let oob = match raid.uses_marks() {
+        true => oob(raid, member, lba, &data, |_| mark(raid, zone, content)),
         false => Buf::default(),
     };
     Command::Write { lba, data, oob, fua: false }
 }
 
-/// As [`write_command`], without out-of-band metadata: full zones need none.
-pub fn unmarked_command(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Command {
-    Command::write(address(raid, member, zone, at), data, false)
+/// Write command for blocks of rows of complete stripes, from block `at` of a member's part on, with out-of-band metadata
+/// only if the array has checksums.
+pub fn rows_command(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Command {
+    let lba = address(raid, member, zone, at);
+    let content = |block| content_of(raid, member, (at + block) / raid.layout.chunk_blocks);
+    let oob = match raid.checksums {
+        true => oob(raid, member, lba, &data, |block| mark(raid, zone, content(block))),
+        false => Buf::default(),
+    };
+    Command::Write { lba, data, oob, fua: false }
+}
+
+/// The mark of a block of `zone` that is written now.
+fn mark(raid: &Raid, zone: ZoneIndex, content: Content) -> Mark {
+    let (epoch, generation) = (raid.zone_records.epoch(zone) as u32, raid.membership.generation());
+    Mark { epoch, generation, content, sum: None }
 }
 
 /// Write command for blocks whose out-of-band metadata exists already: decoded or copied ones.
@@ -127,18 +152,25 @@ pub fn log_command(
     fua: bool,
 ) -> Command {
     let lba = address(raid, member, zone, at);
-    Command::write(lba, record.encode(origin(raid, member, lba.0), sequence), fua)
+    let record = record.encode(origin(raid, member, lba.0), sequence);
+    match write_command(raid, member, zone, at, record, Content::Log) {
+        Command::Write { lba, data, oob, .. } => Command::Write { lba, data, oob, fua },
+        command => command,
+    }
 }
 
-/// Out-of-band metadata for blocks of a member.
-pub fn oob(raid: &Raid, member: usize, lba: Lba, blocks: u64, mark: Mark) -> Buf {
-    let size = raid.members.device(member).map_or(0, |device| device.geometry().oob_bytes as usize);
-    let len = size * blocks as usize;
+/// Out-of-band metadata for blocks of a member with these data: the mark of each block by number, with the checksum of
+/// its data if the array has checksums.
+pub fn oob(raid: &Raid, member: usize, lba: Lba, data: &[u8], mark: impl Fn(u64) -> Mark) -> Buf {
+    let (size, blocks) = (oob_bytes(raid, member), data.len() / BLOCK);
+    let len = size * blocks;
     // The slice is still the only reference to the buffer.
     let mut oob = raid.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
-    for (lba, bytes) in (lba.0..).zip(oob[..len].chunks_exact_mut(size.max(1))) {
-        let (own, rest) = bytes.split_at_mut(OOB_BYTES.min(size));
-        own.copy_from_slice(&mark.encode(origin(raid, member, lba))[..own.len()]);
+    let places = oob[..len].chunks_exact_mut(size.max(1));
+    for ((at, bytes), block) in (0..).zip(places).zip(data.chunks(BLOCK)) {
+        let mark = Mark { sum: raid.checksums.then(|| data_sum(block)), ..mark(at) };
+        let (own, rest) = bytes.split_at_mut(SUMMED_OOB_BYTES.min(size));
+        own.copy_from_slice(&mark.encode(origin(raid, member, lba.0 + at))[..own.len()]);
         rest.fill(0);
     }
     oob.freeze().slice(0..len)

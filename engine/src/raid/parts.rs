@@ -26,7 +26,7 @@ use crate::{
         zone_records::ZoneRecords,
     },
     runtime::{Exclusive, Runtime},
-    zone::ZoneIndex,
+    zone::{ZoneIndex, ZoneState},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -41,6 +41,8 @@ pub struct Raid {
     pub pool: Rc<RefCell<BufPool>>,
     pub array: Uuid,
     pub layout: Layout,
+    /// Whether each block of a zone has a checksum in its out-of-band metadata.
+    pub checksums: bool,
     /// Geometry of the array.
     pub geometry: Geometry,
     pub behaviour: ArrayOptions,
@@ -79,6 +81,7 @@ impl Raid {
             pool: Rc::default(),
             array: superblock.array,
             layout,
+            checksums: superblock.has_checksums(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
             members: Members::new(layout.members, layout.fewest_members()),
@@ -93,6 +96,11 @@ impl Raid {
             events: Events::default(),
             geometry,
         })
+    }
+
+    /// Whether blocks are written with out-of-band metadata.
+    pub fn uses_marks(&self) -> bool {
+        self.checksums || self.layout.policy.uses_marks()
     }
 
     /// Whether the array advertises a volatile write cache.
@@ -125,6 +133,20 @@ impl Raid {
         let kit = LogContext { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
         let this: Weak<Raid> = Rc::downgrade(self);
         MetaLog::new(this, kit, member, (drive, device), read, live)
+    }
+
+    /// End of the blocks of a zone that hold data; blocks above are read as zeros.
+    pub fn tail(&self, zone: ZoneIndex) -> u64 {
+        match self.zones.complete(zone) {
+            Some(complete) => complete,
+            None if self.zones.state(zone) == ZoneState::Full => self.finished_tail(zone),
+            None => 0,
+        }
+    }
+
+    /// The tail of a full zone.
+    pub fn finished_tail(&self, zone: ZoneIndex) -> u64 {
+        self.zone_records.record(zone).finished.unwrap_or(self.layout.capacity_blocks())
     }
 
     /// Members (bits) that hold their part of `zone`.

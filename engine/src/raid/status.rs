@@ -82,6 +82,8 @@ pub struct ArrayStatus {
     pub policy: Policy,
     /// Blocks of a group, which may land in any order, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
+    /// Whether each block of a zone has a checksum.
+    pub checksums: bool,
     /// Parities of a stripe: the number of members that may be lost.
     pub parities: usize,
     /// Zones of a drive that are used as one.
@@ -328,6 +330,7 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         chunk_blocks: raid.layout.chunk_blocks,
         policy: superblock.policy,
         group_blocks: superblock.group_blocks,
+        checksums: raid.checksums,
         parities: superblock.parities as usize,
         aggregate: superblock.aggregate,
         event: superblock.event,

@@ -58,6 +58,7 @@ fn options_with(parities: usize) -> CreateOptions {
     CreateOptions {
         group_blocks: 0,
         spare_zones: None,
+        checksums: false,
         name: "bench".into(),
         uuid: [1; 16],
         chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,

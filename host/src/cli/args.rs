@@ -521,6 +521,13 @@ pub enum Policy {
     Append,
 }
 
+/// Whether something is used.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Args)]
 pub struct Create {
     /// Name of the array: 1 to 64 bytes of visible characters without '/'
@@ -534,6 +541,10 @@ pub struct Create {
     /// Partial parity policy; `zrwa` by default if all drives support it, otherwise `log`
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
+    /// Checksums of all blocks, which detect data that a drive returns wrong without an error; for drives with at
+    /// least 20 bytes of metadata per block, not with the policy `append`
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    pub checksums: Switch,
     /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone
     /// capacity
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]

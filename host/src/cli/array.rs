@@ -1,7 +1,7 @@
 //! `create`, `status`, `replace`, `rebuild` and `fail`.
 
 use super::{
-    args::{Create, Policy},
+    args::{Create, Policy, Switch},
     daemon::ask,
     interrupt, overview,
 };
@@ -51,6 +51,7 @@ struct ArrayCreateOutput {
     chunk_bytes: u64,
     dry_run: bool,
     policy: &'static str,
+    checksums: bool,
     aggregate: u32,
     zones: u32,
     zone_size_bytes: u64,
@@ -200,6 +201,7 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
         group_blocks: if options.policy == Some(Policy::Append) { GROUP_BLOCKS } else { 0 },
         spare_zones: options.spare_zones,
+        checksums: options.checksums == Switch::On,
         name: options.name.clone(),
         uuid,
         chunk_blocks: options.chunk,
@@ -241,6 +243,7 @@ impl ArrayCreateOutput {
             chunk_bytes: bytes(options.chunk),
             dry_run: options.dry_run,
             policy: design.policy.name_with(design.group_blocks),
+            checksums: options.checksums == Switch::On,
             aggregate: design.aggregate,
             zones: geometry.zones,
             zone_size_bytes: bytes(geometry.zone_size_blocks),
@@ -295,7 +298,7 @@ fn created_text(created: &ArrayCreateOutput) -> String {
     }
     let verb = if created.dry_run { "would have" } else { "has" };
     text += &format!(
-        "array '{}' {verb} {} zones of {}, {} apart, {} altogether; {}, policy {}{}\n",
+        "array '{}' {verb} {} zones of {}, {} apart, {} altogether; {}, policy {}{}{}\n",
         created.name,
         created.zones,
         show(created.zone_capacity_bytes),
@@ -303,7 +306,8 @@ fn created_text(created: &ArrayCreateOutput) -> String {
         show(created.capacity_bytes),
         created.level,
         created.policy,
-        as_one(created.aggregate)
+        as_one(created.aggregate),
+        with_checksums(created.checksums)
     );
     text += &format!("parity {}, metadata {}", show(created.parity_bytes), show(created.metadata_bytes));
     if created.spare_bytes > 0 {
@@ -324,6 +328,10 @@ fn created_text(created: &ArrayCreateOutput) -> String {
         true => text + "nothing was written (dry run)\n",
         false => text + &how_to_run(&quoted(&created.called), created.emulated),
     }
+}
+
+fn with_checksums(checksums: bool) -> &'static str {
+    if checksums { ", with checksums" } else { "" }
 }
 
 /// Advice about the next commands. Users of image files mostly try zoneraid out without root.
@@ -382,7 +390,8 @@ fn status_text(status: &Status) -> String {
     if let Some(all) = status.size_bytes() {
         size += &format!(", {} altogether", show(all));
     }
-    text += &format!("   size: {size}\n policy: {}{}\n", status.policy, as_one(status.aggregate));
+    let (together, checksums) = (as_one(status.aggregate), with_checksums(status.checksums));
+    text += &format!("   size: {size}\n policy: {}{together}{checksums}\n", status.policy);
     let id = status.host_id.as_ref().filter(|_| status.host == Owner::Other);
     let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
     text += &format!("   host: {}{id}\n", status.host.words(status.autostart));

@@ -48,6 +48,7 @@ fn daemon_in(dir: &Path, parities: usize) -> Rc<Daemon> {
         policy: None,
         group_blocks: 0,
         spare_zones: Some(0),
+        checksums: false,
         host: [0; 16],
         autostart: false,
     };

@@ -27,6 +27,8 @@ pub struct Label {
     pub active: u32,
     pub chunk_blocks: u64,
     pub policy: &'static str,
+    /// Whether each block of a zone has a checksum.
+    pub checksums: bool,
     /// Number of small zones of the drive that are used as one.
     pub aggregate: u32,
     /// The assembly of the array that wrote this last.
@@ -76,6 +78,7 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
     match examine(runtime, &drive).await {
         Ok(found) => Content::Member(Label {
             uuid: found.superblock.array.0,
+            checksums: found.superblock.has_checksums(),
             name: found.superblock.name,
             role: found.member as u32,
             member: found.superblock.members.get(found.member).map_or([0; 16], |member| member.uuid.0),

@@ -165,6 +165,7 @@ impl Status {
             event: label.event,
             chunk_bytes: bytes(label.chunk_blocks),
             policy: label.policy.into(),
+            checksums: label.checksums,
             aggregate: label.aggregate,
             zones: None,
             zone_capacity_bytes: None,

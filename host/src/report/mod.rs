@@ -115,6 +115,8 @@ pub struct Status {
     pub chunk_bytes: u64,
     /// Partial parity policy.
     pub policy: String,
+    /// Whether each block of a zone has a checksum.
+    pub checksums: bool,
     /// Number of zones of a drive that are used as one.
     pub aggregate: u32,
     /// `None` while the array is unusable.
@@ -393,6 +395,7 @@ impl Status {
             event: array.event,
             chunk_bytes: bytes(array.chunk_blocks),
             policy: array.policy.name_with(array.group_blocks).into(),
+            checksums: array.checksums,
             aggregate: array.aggregate,
             zones: Some(geometry.zones),
             zone_capacity_bytes: Some(bytes(geometry.zone_capacity_blocks)),
@@ -825,6 +828,7 @@ mod tests {
         let options = CreateOptions {
             group_blocks: 0,
             spare_zones: None,
+            checksums: false,
             name: "tank".into(),
             uuid: [1; 16],
             chunk_blocks: 16,

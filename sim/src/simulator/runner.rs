@@ -30,6 +30,8 @@ pub struct Outcome {
     pub seed: u64,
     pub policy: Policy,
     pub parities: usize,
+    /// Whether the blocks of the array have checksums.
+    pub checksums: bool,
     /// Real time that it took; the run itself does not see this clock.
     pub seconds: f64,
     pub counts: Counts,
@@ -128,13 +130,14 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: TraceMode) -> Outcome {
             break scenario;
         }
     };
-    let (policy, parities) = (scenario.policy, scenario.parities);
+    let (policy, parities, checksums) = (scenario.policy, scenario.parities, scenario.has_checksums());
     let mut world = World::new(maker, scenario, rng, tracing);
     let failure = failure_of(|| lifecycle::run(&mut world));
     Outcome {
         seed,
         policy,
         parities,
+        checksums,
         seconds: started.elapsed().as_secs_f64(),
         counts: world.counts(),
         sights: world.take_sights(),

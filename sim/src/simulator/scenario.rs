@@ -10,6 +10,7 @@ use emu::{
 };
 use engine::{
     device::{Geometry, Zrwa},
+    format::oob::SUMMED_OOB_BYTES,
     raid::{geometry::MAX_MEMBERS, policy::Policy},
 };
 
@@ -239,6 +240,14 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Whether the blocks of the array have checksums: half of the time where the drives have room for them. It is not
+    /// drawn, so that the draws stay the same.
+    pub fn has_checksums(&self) -> bool {
+        let drive = &self.drive;
+        let has_room = drive.oob_bytes as usize >= SUMMED_OOB_BYTES && self.group_blocks == 0;
+        has_room && (drive.zones as u64 + drive.zone_capacity_blocks).is_multiple_of(2)
+    }
+
     /// Makes the array write its zones by appends, on drives that support appends.
     pub fn append(&mut self, rng: &mut Rng) {
         self.group_blocks = *rng.pick(&[1, 2, 4, 16, 64, 4096]);

@@ -1,19 +1,23 @@
-//! Silent faults of a drive: a write that is lost, misdirected, or overwritten by an older one.
+//! Silent faults of a drive: a flipped bit, or a write that is lost, misdirected, or overwritten by an older one.
 //!
-//! The array does not promise to survive them, since its blocks have no checksums of their own: data that a drive
-//! returns without an error is trusted. They are a separate mode (`sim run --silent`), with one fault in each life,
-//! and the results are counted, not judged. Panics are judged here, too.
+//! They are a separate mode (`sim run --silent`), with one fault in each life. In an array with checksums no wrong data
+//! may be read. In one without, data that a drive returns without an error is trusted. All other results are counted,
+//! not judged, except for panics.
 
 use super::{
     command_queue::Bay,
     run_state::{OldBlock, RunState},
     world::World,
 };
-use engine::zone::{Lba, ZoneIndex};
+use engine::{
+    buf::BLOCK,
+    zone::{Lba, ZoneIndex},
+};
 
 /// A silent fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Silent {
+    Flipped,
     Lost,
     Misdirected,
     Stale,
@@ -93,11 +97,16 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     }
     let member = world.rng.below(world.members.len() as u64) as usize;
     let Some(bay) = world.members[member] else { return };
-    let kind = *world.rng.pick(&[Silent::Lost, Silent::Misdirected, Silent::Stale]);
+    let kind = *world.rng.pick(&[Silent::Flipped, Silent::Lost, Silent::Misdirected, Silent::Stale]);
     let (Some(lba), Some(other)) = (draw_written(world, bay), draw_written(world, bay)) else { return };
     let stored = |lba: Lba| world.command_queue.ssd(bay).stored(lba).ok().flatten();
     let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
     let left = match kind {
+        Silent::Flipped => {
+            let (mut flipped, bit) = (bytes, world.rng.below(BLOCK as u64 * 8) as usize);
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            world.command_queue.ssd(bay).forge(lba, Some(&flipped))
+        }
         Silent::Lost => world.command_queue.ssd(bay).forge(lba, None),
         Silent::Misdirected => {
             let away = world.command_queue.ssd(bay).forge(other, None);

@@ -335,6 +335,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
         policy: Some(policy),
         group_blocks,
         spare_zones: Some(spare_zones),
+        checksums: scenario.has_checksums(),
         ..CreateOptions::new("simulated", uuid)
     }
 }

@@ -7,7 +7,7 @@ use emu::{
 use engine::{
     array::Drive,
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
-    zone::ZoneIndex,
+    zone::{Lba, ZoneIndex},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -226,6 +226,16 @@ impl Rig {
     /// Injects a fault into a drive, by number.
     pub fn damage(&self, drive: usize, fault: Fault) {
         self.ssds.borrow()[drive].borrow_mut().faults().after(0, fault);
+    }
+
+    /// The stored data and metadata of a block of a drive; `None` if it is unwritten.
+    pub fn stored(&self, drive: usize, lba: Lba) -> Option<Vec<u8>> {
+        self.ssds.borrow()[drive].borrow_mut().stored(lba).unwrap()
+    }
+
+    /// Replaces the data and metadata of a block of a drive, or makes it unwritten, without an error.
+    pub fn forge(&self, drive: usize, lba: Lba, bytes: Option<&[u8]>) {
+        self.ssds.borrow()[drive].borrow_mut().forge(lba, bytes).unwrap();
     }
 
     /// Shuts all drives down in an orderly way and starts them again.

@@ -17,7 +17,7 @@
 use crate::{
     adapt::mirror::Mirror,
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
     raid::{
         bad_blocks::RebuildLoss,
         error::{NoPart, RebuildStop, ReplaceFailure},
@@ -29,7 +29,12 @@ use crate::{
         },
         parts::Raid,
         seat::Seat,
-        zone::{exclusion, flow::Zone, read, settle, stripe},
+        zone::{
+            checksum::{self, Expected},
+            exclusion,
+            flow::Zone,
+            read, settle, stripe,
+        },
     },
     runtime::{self, COPY, give_way},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
@@ -251,7 +256,7 @@ fn check_part(raid: &Raid, zone: ZoneIndex, copy: &CopyJob<'_>) -> Result<(), Re
 
 /// Copies a full zone, and finishes it on the new drive.
 async fn copy_full(raid: &Raid, zone: ZoneIndex, copy: &CopyJob<'_>) -> Result<(), RebuildStop> {
-    let rows = read::finished_tail(raid, zone).div_ceil(raid.layout.stripe_blocks());
+    let rows = raid.finished_tail(zone).div_ceil(raid.layout.stripe_blocks());
     copy_blocks(raid, zone, 0..rows * raid.layout.chunk_blocks, WriteOrder::InOrder, copy).await?;
     let zones = Zones::One(physical(zone));
     on_new(copy.mirror, Command::Finish { zones }).await.map(|_| ())
@@ -365,7 +370,8 @@ async fn copy_blocks(
         }
         let Some((part, read)) = reads.pop_front() else { return Ok(()) };
         let done = read.await;
-        let found = match done.result {
+        let checked = check_old(raid, zone, part.start, &done, copy);
+        let found = match done.result.and(checked) {
             Ok(()) => OldBlocks { data: done.data, oob: done.oob, unwritten: Vec::new() },
             Err(_) => read_old_singly(raid, zone, part.clone(), copy).await?,
         };
@@ -389,9 +395,23 @@ fn read_old(raid: &Raid, zone: ZoneIndex, blocks: Range<u64>, copy: &CopyJob<'_>
     io::read_marked(raid, copy.seat.member, zone, blocks.start, data, zeroed_oob(raid, count, copy))
 }
 
+/// Compares blocks that were read from the old drive with their checksums.
+fn check_old(
+    raid: &Raid,
+    zone: ZoneIndex,
+    at: u64,
+    done: &Done,
+    copy: &CopyJob<'_>,
+) -> Result<(), DeviceError> {
+    match done.result {
+        Ok(()) => checksum::check(raid, copy.seat.member, zone, at, Expected::Any, (&done.data, &done.oob)),
+        Err(_) => Ok(()),
+    }
+}
+
 /// A zeroed buffer for the out-of-band metadata of blocks; empty if the policy uses none.
 fn zeroed_oob(raid: &Raid, blocks: u64, copy: &CopyJob<'_>) -> Buf {
-    match raid.layout.policy.uses_marks() {
+    match raid.uses_marks() {
         true => Buf::zeroed((blocks * copy.mirror.geometry().oob_bytes as u64) as usize),
         false => Buf::default(),
     }
@@ -409,7 +429,8 @@ async fn read_old_singly(
     let mut unwritten = Vec::new();
     for at in blocks.clone() {
         let done = read_old(raid, zone, at..at + 1, copy).await;
-        let (block, marks) = match done.result {
+        let checked = check_old(raid, zone, at, &done, copy);
+        let (block, marks) = match done.result.and(checked) {
             Ok(()) => (done.data, done.oob),
             Err(DeviceError::Status(Status::DeallocatedBlock)) => {
                 unwritten.push(at - blocks.start);
@@ -439,7 +460,7 @@ async fn decode_old(
     check_part(raid, zone, copy)?;
     let row = at / layout.chunk_blocks;
     let mut lost = RebuildLoss::default();
-    if row < read::tail(raid, zone) / layout.stripe_blocks() {
+    if row < raid.tail(zone) / layout.stripe_blocks() {
         let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         let content = io::content_of(raid, member, row);
         if lost.bad_blocks.is_empty()

@@ -24,7 +24,12 @@ use crate::{
         maintain::part::{self, PartRebuild},
         parts::Raid,
         power,
-        zone::{exclusion, flow::Parities, read, relocated, stripe},
+        zone::{
+            checksum::{self, Expected},
+            exclusion,
+            flow::Parities,
+            relocated, stripe,
+        },
     },
     zone::{ZoneIndex, ZoneState},
 };
@@ -110,7 +115,7 @@ async fn copy_to_spare(
         log.device.submit_to(place, command).await.result.map_err(RebuildStop::from)
     };
     submit(Command::Reset { zones }).await?;
-    let (layout, tail) = (raid.layout, read::finished_tail(raid, zone));
+    let (layout, tail) = (raid.layout, raid.finished_tail(zone));
     let end = tail.div_ceil(layout.stripe_blocks()) * layout.chunk_blocks;
     let most = part::batch_blocks(raid);
     let mut report = |_| ();
@@ -156,9 +161,10 @@ async fn own_or_decoded(
     lost: &mut RebuildLoss,
 ) -> Result<Buf, RebuildStop> {
     let first = blocks.start;
-    let read = |blocks: Range<u64>| {
+    let read = async |blocks: Range<u64>| {
         let buf = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-        io::read(raid, member, zone, blocks.start, buf)
+        let done = io::read(raid, member, zone, blocks.start, buf).await;
+        checksum::checked(raid, member, zone, blocks.start, Expected::Row, done)
     };
     let mut bad_blocks = raid.zone_records.bad_blocks_among(zone, member, blocks.clone());
     bad_blocks.retain(|at| !relocated::is_relocated(raid, zone, member, *at));
@@ -193,7 +199,7 @@ async fn decode_block(
 ) -> Result<Option<Buf>, RebuildStop> {
     let layout = raid.layout;
     let (row, from) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-    if row < read::tail(raid, zone) / layout.stripe_blocks() {
+    if row < raid.tail(zone) / layout.stripe_blocks() {
         let mut lost = RebuildLoss::default();
         let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         return Ok(lost.bad_blocks.is_empty().then_some(data));
@@ -214,12 +220,12 @@ async fn decode_tail(
         Some(running) => stripe::running_parities(raid, &running.flow.borrow(), piece),
         None => Parities::default(),
     };
-    stripe::decode(raid, zone, piece, role, read::tail(raid, zone), &known).await
+    stripe::decode(raid, zone, piece, role, raid.tail(zone), &known).await
 }
 
 /// Whether all blocks of a member's part of a zone, readable or not, can be decoded from the other members.
 async fn decodes_all(raid: &Rc<Raid>, zone: ZoneIndex, member: usize) -> Result<bool, RebuildStop> {
-    let (layout, tail) = (raid.layout, read::tail(raid, zone));
+    let (layout, tail) = (raid.layout, raid.tail(zone));
     let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
     let mut lost = RebuildLoss::default();
     let end = stripe * layout.chunk_blocks;

@@ -324,10 +324,9 @@ async fn copy_rows(
         part::check_stop(raid, member)?;
         (work.report)(data.len() as u64);
         let content = io::content_of(raid, member, at / chunk);
-        // Out-of-band metadata is not needed in a full zone.
         let write = match follow {
             Some(_) => io::write_command(raid, member, zone, at, data, content),
-            None => io::unmarked_command(raid, member, zone, at, data),
+            None => io::rows_command(raid, member, zone, at, data),
         };
         part::on_member(raid, member, write).await?;
         if let Some(position) = follow
@@ -354,7 +353,7 @@ async fn rebuild_full(
         // The zone is empty, and so is the part.
         return part::rebuilt(raid, zone, member, work).await;
     }
-    let tail = read::finished_tail(raid, zone);
+    let tail = raid.finished_tail(zone);
     let (stripe, covered) = (tail / layout.stripe_blocks(), tail % layout.stripe_blocks());
     copy_rows(raid, zone, member, 0..stripe, None, work).await?;
     if covered > 0 {
@@ -373,13 +372,9 @@ async fn rebuild_full(
         }
         (work.report)(data.len() as u64);
         part::check_stop(raid, member)?;
-        let at = stripe * layout.chunk_blocks;
-        part::on_member(
-            raid,
-            member,
-            io::write_command(raid, member, zone, at, data.freeze(), Content::Data),
-        )
-        .await?;
+        let (at, content) = (stripe * layout.chunk_blocks, io::content_of(raid, member, stripe));
+        let write = io::write_command(raid, member, zone, at, data.freeze(), content);
+        part::on_member(raid, member, write).await?;
     }
     let zones = Zones::One(physical(zone));
     part::on_member(raid, member, Command::Finish { zones }).await?;

@@ -226,7 +226,7 @@ pub fn mirror_with(raid: &Raid, member: usize, new: &Newcomer) -> Result<Rc<Mirr
     let Some(old) = raid.members.device(member) else { return Err(NoReplacement::OldGone.into()) };
     let (old_bytes, have) = (old.geometry().oob_bytes, new.device.geometry().oob_bytes);
     let no_copy = |why: NoCopy| ArrayError::from(BadDrive::new(&new.name, why));
-    if raid.layout.policy.uses_marks() && old_bytes != have {
+    if raid.uses_marks() && old_bytes != have {
         return Err(no_copy(NoCopy::OobBytes { have, old: old_bytes }));
     }
     Mirror::new(&raid.runtime, old, new.device.clone()).ok_or_else(|| no_copy(NoCopy::ZoneSize))

@@ -220,7 +220,7 @@ pub async fn label_copied(raid: &Raid, zone: ZoneIndex, target: &Target) -> Resu
     if target.device.power_epoch() != target.power_epoch {
         return Err(DeviceError::PowerLost);
     }
-    let tail_blocks = read::finished_tail(raid, zone);
+    let tail_blocks = raid.finished_tail(zone);
     let sequence = raid.membership.sequence();
     target.append(Record::Finish { zone: zone.0, epoch, tail_blocks }, sequence).await
 }

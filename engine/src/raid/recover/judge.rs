@@ -10,6 +10,7 @@ use crate::{
         parts::Raid,
         policy::zrwa::{Refusal, ZrwaEvidence},
         recover::verdict::{Verdict, ZoneView},
+        zone::checksum::{self, Expected},
     },
     zone::{UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -166,6 +167,7 @@ pub async fn read_part(
     }
     let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
     let done = io::read(raid, member, zone, blocks.start, data).await;
+    let done = checksum::checked(raid, member, zone, blocks.start, Expected::Any, done);
     done.result.is_ok().then_some(done.data)
 }
 

@@ -12,7 +12,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Status, Zones},
+    device::{Command, DeviceError, Done, Status, Zones},
     raid::{
         geometry::{each, physical, subsets},
         io,
@@ -22,8 +22,9 @@ use crate::{
             judge,
             verdict::{RepairWrite, Tail, ZoneView},
         },
+        zone::checksum::{self, Expected},
     },
-    zone::{Lba, ZoneIndex},
+    zone::ZoneIndex,
 };
 use std::{ops::Range, rc::Rc};
 
@@ -46,14 +47,13 @@ pub async fn hold(
     empty: u32,
 ) -> Result<RevivedData, Refusal> {
     let (mut held, mut blank) = (RevivedData::default(), 0);
-    let piece_of = |member, (lba, data)| RepairWrite { member, lba, data, oob: Buf::default() };
     for member in (0..raid.layout.members).filter(|member| evidence.wp_blocks[*member] == Some(0)) {
         let bit = 1 << member;
         let first = held.pieces.len();
         let needed = zrwa::needed_of(&raid.layout, member, tail);
         for piece in read_ranges(raid, view.zone, member, &needed).await {
             match piece {
-                Ok(piece) => held.pieces.push(piece_of(member, piece)),
+                Ok(piece) => held.pieces.push(piece),
                 Err(_) => held.gone |= bit,
             }
         }
@@ -64,7 +64,7 @@ pub async fn hold(
         // Another log member has a copy.
         let log = raid.layout.log_blocks_of(member, tail);
         let log = read_ranges(raid, view.zone, member, log.as_slice()).await;
-        held.pieces.extend(log.into_iter().flatten().map(|piece| piece_of(member, piece)));
+        held.pieces.extend(log.into_iter().flatten());
     }
     do_without(raid, evidence, held.gone)?;
     if blank != 0 {
@@ -171,7 +171,7 @@ async fn reads_as(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64
     let mut found = Some(ReadsAs::Zeros);
     for piece in read_ranges(raid, zone, member, &[blocks]).await {
         match piece {
-            Ok((_, data)) if !is_zeros(&data) => return Some(ReadsAs::Data),
+            Ok(piece) if !is_zeros(&piece.data) => return Some(ReadsAs::Data),
             Ok(_) => {}
             Err(error) if error == Status::DeallocatedBlock.into() => {
                 found = found.map(|_| ReadsAs::Unwritten);
@@ -182,18 +182,19 @@ async fn reads_as(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64
     found
 }
 
-/// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are
-/// unreadable ones, of a block.
+/// Reads some blocks of a member's part of a zone, in pieces of a chunk or, where there are unreadable ones or ones that
+/// do not match their checksums, of a block.
 async fn read_ranges(
     raid: &Raid,
     zone: ZoneIndex,
     member: usize,
     ranges: &[Range<u64>],
-) -> Vec<Result<(Lba, Buf), DeviceError>> {
+) -> Vec<Result<RepairWrite, DeviceError>> {
     let read = async |at: u64, blocks: u64| {
-        let data = Buf::zeroed(blocks as usize * BLOCK);
-        let done = io::read(raid, member, zone, at, data).await;
-        done.result.map(|()| (io::address(raid, member, zone, at), done.data))
+        let Done { result, data, oob, .. } =
+            io::read(raid, member, zone, at, Buf::zeroed(blocks as usize * BLOCK)).await;
+        result.and_then(|()| checksum::check(raid, member, zone, at, Expected::Any, (&data, &oob)))?;
+        Ok(RepairWrite { member, lba: io::address(raid, member, zone, at), data, oob })
     };
     let mut pieces = Vec::new();
     for blocks in ranges {

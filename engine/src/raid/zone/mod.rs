@@ -1,6 +1,7 @@
 //! Zones of a running array: commands, writes, reads, settling, zone management.
 
 pub mod bad_block_records;
+pub mod checksum;
 pub mod dispatch;
 pub mod drain;
 pub mod exclusion;

@@ -13,12 +13,13 @@ use crate::{
         parts::Raid,
         power,
         zone::{
+            checksum::{self, Expected},
             flow::Parities,
             reader::{ReadJob, ReadWorker},
             relocated, stripe,
         },
     },
-    zone::{ZoneIndex, ZoneState},
+    zone::ZoneIndex,
 };
 use std::rc::Rc;
 
@@ -28,7 +29,14 @@ pub fn read(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf) -> Completion 
     let direct = direct(raid, zone, at, &data);
     let (data, direct) = match direct {
         Some((member, piece)) => {
-            let completion = io::read(raid, member, zone, stripe::first_block(raid, piece), data);
+            let at = stripe::first_block(raid, piece);
+            let mut completion = io::read(raid, member, zone, at, data);
+            if raid.checksums
+                && let Some(done) = completion.take()
+            {
+                completion =
+                    Completion::ready(checksum::checked(raid, member, zone, at, Expected::Row, done));
+            }
             if completion.result() == Some(Ok(())) && !power::notices_power_loss(raid, 1 << member) {
                 stripe::note_read(raid, zone, member, piece, Ok(()));
                 return completion;
@@ -51,7 +59,7 @@ pub fn read(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf) -> Completion 
 /// The member that can serve the whole read, and the piece to read; `None` if there is no such member.
 fn direct(raid: &Raid, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, ChunkRange)> {
     let (blocks, (_, offset)) = (data.blocks(), raid.layout.chunk_of(at));
-    if offset + blocks > raid.layout.chunk_blocks || at + blocks > tail(raid, zone) {
+    if offset + blocks > raid.layout.chunk_blocks || at + blocks > raid.tail(zone) {
         return None;
     }
     let piece = piece(raid, at, blocks);
@@ -82,8 +90,19 @@ async fn serve_reads(raid: Rc<Raid>, reader: Rc<ReadWorker>) {
 async fn carry_out(raid: &Rc<Raid>, job: ReadJob) {
     let ReadJob { zone, at, blocks, mut data, completer, losses, direct } = job;
     if let Some((seat, completion)) = direct {
-        let done = completion.await;
-        stripe::note_read(raid, zone, seat.member, piece(raid, at, blocks), done.result);
+        let piece = piece(raid, at, blocks);
+        let mut done = completion.await;
+        if !done.oob.is_empty() {
+            done = checksum::checked(
+                raid,
+                seat.member,
+                zone,
+                stripe::first_block(raid, piece),
+                Expected::Row,
+                done,
+            );
+        }
+        stripe::note_read(raid, zone, seat.member, piece, done.result);
         power::notices_power_loss(raid, 1 << seat.member);
         match done.result {
             Ok(()) if raid.members.losses() == losses => return completer.complete(done),
@@ -108,20 +127,6 @@ async fn carry_out(raid: &Rc<Raid>, job: ReadJob) {
     completer.complete(Done { result, data, ..Done::ok() });
 }
 
-/// End of the blocks of a zone that hold data; blocks above are read as zeros.
-pub fn tail(raid: &Raid, zone: ZoneIndex) -> u64 {
-    match raid.zones.complete(zone) {
-        Some(complete) => complete,
-        None if raid.zones.state(zone) == ZoneState::Full => finished_tail(raid, zone),
-        None => 0,
-    }
-}
-
-/// The tail of a full zone.
-pub fn finished_tail(raid: &Raid, zone: ZoneIndex) -> u64 {
-    raid.zone_records.record(zone).finished.unwrap_or(raid.layout.capacity_blocks())
-}
-
 /// The blocks of a read of `blocks` blocks from block `at` of a zone that are in the chunk of `at`.
 pub(super) fn piece(raid: &Raid, at: u64, blocks: u64) -> ChunkRange {
     let layout = &raid.layout;
@@ -133,7 +138,7 @@ pub(super) fn piece(raid: &Raid, at: u64, blocks: u64) -> ChunkRange {
 /// Reads blocks of a zone from block `at` on into `data`, piece by piece; pieces that cannot be read are decoded.
 async fn read_pieces(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: &mut Buf) -> Result<(), DeviceError> {
     let blocks = data.blocks();
-    let tail = tail(raid, zone);
+    let tail = raid.tail(zone);
     let mut pending = Vec::new();
     let mut done_blocks = 0;
     while done_blocks < blocks && at + done_blocks < tail {
@@ -204,11 +209,11 @@ pub(super) async fn reconstruct_without(
         Some(running) => stripe::partial_stripe(raid, &running, piece).await?,
         None => None,
     };
-    let (tail, known) = partial.unwrap_or_else(|| (tail(raid, zone), Parities::default()));
+    let (tail, known) = partial.unwrap_or_else(|| (raid.tail(zone), Parities::default()));
     stripe::decode_without(raid, zone, piece, Role::Data(piece.index), (tail, &known), avoided).await
 }
 
 /// Bytes of a member's part of a zone.
 pub fn member_bytes(raid: &Raid, zone: ZoneIndex) -> u64 {
-    tail(raid, zone).div_ceil(raid.layout.stripe_blocks()) * raid.layout.chunk_blocks * BLOCK as u64
+    raid.tail(zone).div_ceil(raid.layout.stripe_blocks()) * raid.layout.chunk_blocks * BLOCK as u64
 }

@@ -4,7 +4,7 @@ use crate::{
     raid::{
         geometry::{ChunkRange, each},
         parts::Raid,
-        zone::{read, stripe},
+        zone::stripe,
     },
     zone::ZoneIndex,
 };
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 /// Whether every block below the tail of a zone can be read, as far as is known without reading.
 pub fn is_readable(raid: &Raid, zone: ZoneIndex) -> bool {
-    let (layout, tail, live) = (&raid.layout, read::tail(raid, zone), raid.live(zone));
+    let (layout, tail, live) = (&raid.layout, raid.tail(zone), raid.live(zone));
     let gaps = raid.zone_records.unreadable.gaps().into_iter().filter(|gap| gap.zone == zone.0);
     let unreadable: BTreeSet<(usize, u64)> = gaps.map(|gap| (gap.member, gap.from)).collect();
     let bad_blocks =

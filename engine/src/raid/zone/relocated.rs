@@ -3,10 +3,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::Completion,
-    format::{
-        oob::Content,
-        record::{ParityRecord, RELOCATED, Record},
-    },
+    format::record::{ParityRecord, RELOCATED, Record},
     raid::{
         durable, failures,
         geometry::ChunkRange,
@@ -105,8 +102,8 @@ pub async fn fill(raid: &Raid, zone: &Zone, pieces: &[RepairWrite]) {
             ));
         }
         if let Some((at, rest)) = rest {
-            let write = io::write(raid, member, zone.index, at, rest, Content::Data);
-            pending.push((raid.members.seat(member), write));
+            let write = io::rows_command(raid, member, zone.index, at, rest);
+            pending.push((raid.members.seat(member), raid.members.submit(member, write)));
         }
     }
     for (seat, completion) in pending {

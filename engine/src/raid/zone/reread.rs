@@ -21,7 +21,7 @@ use std::rc::Rc;
 /// See [`crate::device::ZonedDevice::reread`].
 pub fn reread(raid: &Rc<Raid>, lba: Lba, attempt: u32) -> Option<Completion> {
     let (zone, at) = raid.geometry.locate(lba);
-    if zone.0 >= raid.geometry.zones || at >= read::tail(raid, zone) {
+    if zone.0 >= raid.geometry.zones || at >= raid.tail(zone) {
         return None;
     }
     let piece = read::piece(raid, at, 1);

@@ -22,6 +22,7 @@ use crate::{
         power,
         seat::Seat,
         zone::{
+            checksum::{self, Expected},
             flow::{Flow, Parities, Zone},
             relocated,
         },
@@ -234,6 +235,7 @@ pub(super) async fn take_read(
     piece: ChunkRange,
     done: Done,
 ) -> Result<Buf, DeviceError> {
+    let done = checksum::checked(raid, seat.member, zone, first_block(raid, piece), Expected::Row, done);
     note_read(raid, zone, seat.member, piece, done.result);
     if power::notices_power_loss(raid, 1 << seat.member) {
         power::power_checked(raid).await;
@@ -331,7 +333,7 @@ pub async fn decode_rows(
     // An error other than that of an unreadable block: the data may still exist.
     let mut other_error = None;
     for (seat, completion) in pending {
-        let done = completion.await;
+        let done = checksum::checked(raid, seat.member, zone, from, Expected::Row, completion.await);
         power::notices_power_loss(raid, 1 << seat.member);
         let (data, mut blocks) = match done.result {
             Ok(()) => (done.data, Vec::new()),
@@ -397,6 +399,7 @@ async fn read_singly_from(
             return Err(RebuildStop::Again);
         }
         let done = io::read(raid, seat.member, zone, at, Buf::zeroed(BLOCK)).await;
+        let done = checksum::checked(raid, seat.member, zone, at, Expected::Row, done);
         note_read_of(raid, zone, seat.member, at..at + 1, done.result);
         match done.result {
             Ok(()) => data.block_mut(place).copy_from_slice(&done.data),

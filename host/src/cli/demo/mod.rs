@@ -245,6 +245,7 @@ impl Scenario {
         let options = CreateOptions {
             group_blocks: 0,
             spare_zones: None,
+            checksums: false,
             name: "demo".into(),
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,

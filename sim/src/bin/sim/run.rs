@@ -203,7 +203,7 @@ impl Run {
         let levels = arrays.parities.map_or(PARITIES.to_vec(), |parities| vec![parities]);
         let kinds: Vec<(Policy, usize)> =
             policies.iter().flat_map(|policy| levels.iter().map(|level| (*policy, *level))).collect();
-        let (mut value, mut panics) = (serde_json::Map::new(), Vec::new());
+        let (mut value, mut failures) = (serde_json::Map::new(), Vec::new());
         for (policy, parities) in &kinds {
             let maker = ArrayMaker { policy: Some(*policy), parities: Some(*parities), ..arrays.clone() };
             let range = self.from..self.from + (self.seeds / kinds.len() as u64).max(1);
@@ -214,10 +214,12 @@ impl Run {
             for failure in &summary.failures {
                 let came = SilentResult::of(failure.failure.as_deref());
                 *counts.entry(came).or_insert(0) += 1;
-                if came == SilentResult::Panic {
+                // With checksums no wrong data may be read.
+                let is_wrong = came == SilentResult::WrongData && failure.checksums;
+                if came == SilentResult::Panic || is_wrong {
                     let (why, policy) = (failure.failure.as_deref().unwrap_or_default(), policy.name());
                     let options = format!("--policy {policy} --level {}", level(*parities));
-                    panics.push(format!("seed {} with {options}: {why}", failure.seed));
+                    failures.push(format!("seed {} with {options}: {why}", failure.seed));
                 }
             }
             let line = SilentResult::ALL.map(|came| (came.name(), counts.get(&came).copied().unwrap_or(0)));
@@ -230,12 +232,12 @@ impl Run {
             value.insert(name, line.into_iter().map(|(name, count)| (name, json!(count))).collect());
         }
         if self.json {
-            let value = json!({"output_version": OUTPUT_VERSION, "kinds": value, "panics": panics});
+            let value = json!({"output_version": OUTPUT_VERSION, "kinds": value, "failures": failures});
             print_lines(&[serde_json::to_string_pretty(&value)?])?;
         } else {
-            print_lines(&panics)?;
+            print_lines(&failures)?;
         }
-        Ok(panics.is_empty())
+        Ok(failures.is_empty())
     }
 
     /// Plays the same number of seeds for each of the layers.

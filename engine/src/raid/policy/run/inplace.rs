@@ -5,7 +5,7 @@ use crate::{
     code::decode::{self, Sum},
     device::{DeviceError, Status},
     format::{
-        oob::{Content, Mark},
+        oob::{Content, Mark, data_sum},
         record::{ParityRecord, Record, TailRecord, ZoneRecord},
     },
     raid::{
@@ -250,7 +250,9 @@ async fn read_row(
         let (mut blocks, mut marks) = (Vec::new(), oob.chunks_exact(size.max(1)));
         for block in 0..data.blocks() {
             let mark = marks.next().and_then(|bytes| Mark::read(bytes, origin(at + block)));
-            blocks.push(Ok((data.slice_blocks(block..block + 1), mark)));
+            let data = data.slice_blocks(block..block + 1);
+            let differs = mark.and_then(|mark| mark.sum).is_some_and(|sum| sum != data_sum(&data));
+            blocks.push(if differs { Err(Status::UnrecoveredReadError.into()) } else { Ok((data, mark)) });
         }
         blocks
     };
@@ -337,8 +339,10 @@ fn to_write_back(
                 };
                 let Some(data) = data.filter(|_| !there || wp_blocks == 0) else { continue };
                 let lba = Lba(raid.members.start(member, zone).0 + at);
-                let mark = Mark { epoch: told.epoch as u32, generation: told.generation, content };
-                held.push(RepairWrite { member, lba, data, oob: io::oob(raid, member, lba, 1, mark) });
+                let (epoch, generation) = (told.epoch as u32, told.generation);
+                let mark = Mark { epoch, generation, content, sum: None };
+                let oob = io::oob(raid, member, lba, &data, |_| mark);
+                held.push(RepairWrite { member, lba, data, oob });
             }
         }
     }

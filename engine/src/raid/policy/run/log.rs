@@ -23,6 +23,7 @@ use crate::{
         },
         zone::{
             bad_block_records,
+            checksum::{self, Expected},
             flow::{ParityMismatch, Round, Zone, blank_parities},
             relocated,
         },
@@ -304,6 +305,7 @@ async fn sum_of(
                 }
             };
             let read = io::read(raid, member, view.zone, at, Buf::zeroed(BLOCK)).await;
+            let read = checksum::checked(raid, member, view.zone, at, Expected::Row, read);
             let is_whole = !raid.zone_records.has_bad_block(view.zone, member, at..at + 1);
             let Some(data) = read.result.ok().filter(|()| is_whole).map(|()| read.data) else {
                 if let Some(part) = &mut evidence.parts[member] {

@@ -272,7 +272,9 @@ async fn logged_tail(
             for block in 0..2 {
                 let at = row * layout.chunk_blocks + block;
                 let origin = io::origin(raid, member, io::address(raid, member, zone, at).0);
-                pending.push((stripe, origin, io::read(raid, member, zone, at, Buf::zeroed(BLOCK))));
+                // A record has a checksum of its own.
+                let read = io::read_marked(raid, member, zone, at, Buf::zeroed(BLOCK), Buf::default());
+                pending.push((stripe, origin, read));
             }
         }
     }
