@@ -821,6 +821,33 @@ fn emulated_flipped_bit_is_read_without_error() {
     assert!(place.read_zone("drives", 0) == data);
 }
 
+/// With checksums the block is decoded, and a rebuilt drive has no wrong block.
+#[test]
+fn flipped_bit_is_decoded_in_array_with_checksums() {
+    let data = Random(15).bytes(1 << 20);
+    let place = Place::new();
+    place.emulate("drives", 6);
+    let members: Vec<String> = (0..5).map(|number| drive("drives", number)).collect();
+    let args = ["create", "tank", "--checksums", "on"].into_iter().chain(members.iter().map(String::as_str));
+    assert!(place.run(&args.collect::<Vec<_>>()).ok().text().contains("with checksums"));
+    assert_eq!(place.json(&["status", "drives"])["checksums"], true);
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
+    fault(&place, 1, &["flip", "4096"]);
+    assert!(place.read_zone("drives", 0) == data);
+    fault(&place, 2, &["flip", "4097"]);
+    assert!(place.read_zone("drives", 0) == data);
+    // On two drives in the same stripe the block is lost, and the read fails.
+    fault(&place, 2, &["flip", "4096"]);
+    let lost = place.run(&["zone", "read", "drives", "0"]);
+    assert!(lost.code == 4 && lost.stdout == data[..lost.stdout.len()], "{}", lost.stderr);
+    (1..3).for_each(|number| _ = fault(&place, number, &["clear"]));
+    assert!(place.read_zone("drives", 0) == data);
+    // Drives and policies without room for checksums.
+    let append = ["create", "other", "--policy", "append", "--checksums", "on", "--dry-run", "--yes"];
+    let args: Vec<&str> = append.into_iter().chain(members.iter().map(String::as_str)).collect();
+    place.run(&args).fails_with(&["'append' has no checksums"]);
+}
+
 #[test]
 fn emulated_slow_drive_delays_reads() {
     let data = Random(16).bytes(4 << 20);
