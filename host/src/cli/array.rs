@@ -112,6 +112,16 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         let (drive, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
         created_from.push(CreatedFrom { drive, size_bytes, model, serial, destroys });
     }
+    if options.checksums == Switch::On
+        && let Some(real) = options.drives.iter().find(|path| !path.is_file())
+    {
+        // A known defect, see docs/OPERATING.md.
+        bail!(
+            "{} is not an emulated drive, and only arrays of emulated drives can have checksums yet: create the array \
+             without --checksums",
+            real.display()
+        );
+    }
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);
     let erasing = EraseBar::new(output, &drives);
