@@ -3,6 +3,7 @@
 
 use crate::support::{
     array::{geometry, options, pattern, run, submit},
+    rig::Act,
     scene::{CHUNK, STRIPE, Scene, finish, part, reset},
 };
 use emu::ssd::Fault;
@@ -105,6 +106,52 @@ fn wrong_block_is_decoded_from_others() {
         }
         // Parity and slots are not read.
         assert!(detected > 200, "{policy:?}: {detected}");
+    }
+}
+
+/// The other tests read from drives that complete each read at once.
+#[test]
+fn wrong_block_of_pending_read_is_decoded() {
+    for policy in Policy::ALL {
+        let scene = scene(policy);
+        let mut bytes = scene.rig.stored(0, address(&scene, 0, 0)).unwrap();
+        bytes[9] ^= 1;
+        scene.rig.forge(0, address(&scene, 0, 0), Some(&bytes));
+        scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Read { .. })));
+        let pending = scene.start(Command::read(Lba(0), Buf::zeroed(BLOCK)));
+        scene.release();
+        assert!(run(&scene.runtime, pending).data[..] == pattern(0, 1), "{policy:?}");
+        assert_eq!(scene.array.status().most_missing, 1, "{policy:?}");
+    }
+}
+
+/// A part with a bad block is written anew in a spare zone, from its own blocks as far as they are right.
+#[test]
+fn part_in_spare_zone_has_no_wrong_block() {
+    for policy in Policy::ALL {
+        let spare_zones = Some(2);
+        let options = CreateOptions { policy: Some(policy), checksums: true, spare_zones, ..options(CHUNK) };
+        let mut scene = Scene::created(options, Geometry { zones: 8, ..shape() });
+        scene.write(0, 0, 4 * STRIPE);
+        scene.submit(finish(0));
+        let (source, wrong) = (address(&scene, 0, 1), address(&scene, 0, 2 * CHUNK));
+        let right = scene.rig.stored(1, source).unwrap();
+        scene.rig.forge(1, source, Some(&vec![7; right.len()]));
+        scene.replace(0);
+        _ = run(&scene.runtime, scene.array.rebuild(&|_| ()));
+        assert_eq!(scene.array.status().lost_blocks, 1, "{policy:?}");
+        scene.rig.forge(1, source, Some(&right));
+        // The replaced member has drive number 4.
+        let mut bytes = scene.rig.stored(4, wrong).unwrap();
+        bytes[8] ^= 1;
+        scene.rig.forge(4, wrong, Some(&bytes));
+        scene.rebuild();
+        let status = scene.array.status();
+        assert_eq!((status.lost_blocks, status.members[0].moved.len()), (0, 1), "{policy:?}");
+        scene.check(0, 4 * STRIPE);
+        scene.cut(|_| false);
+        scene.assemble(Some(3));
+        scene.check(0, 4 * STRIPE);
     }
 }
 
