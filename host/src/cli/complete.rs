@@ -4,7 +4,7 @@
 //! candidates that are not found within [`PATIENCE`] are not offered. It only reads, locks nothing, and prints no
 //! errors, which would disturb the typing.
 
-use super::{array, manual, zone};
+use super::{manual, status, zone};
 use crate::{
     control::{client, name::ArrayName},
     drive::label::{Content, Filled, Label},
@@ -225,7 +225,7 @@ fn members_or_blank_drives() -> Vec<Offer> {
 
 fn members_of_array(found: &Sender<Offer>) -> Result<()> {
     let name = typed().into_iter().nth(1).context("there is no array before it")?;
-    for member in array::status_of(Output { json: false }, &ArrayName::from(name))?.members {
+    for member in status::status_of(Output { json: false }, &ArrayName::from(name))?.members {
         let report::StatusMember { role, drive, state, .. } = member;
         found.send((role.to_string(), format!("{drive}, {state}")))?;
         if !drive.is_empty() {

@@ -2,8 +2,8 @@
 
 use super::{
     args::Model,
-    array::{PATIENCE_TO_INSPECT, as_one, rebuild_text},
     daemon::ask,
+    status::{PATIENCE_TO_INSPECT, as_one, rebuild_text},
 };
 use crate::{
     control::{client, name::real_path, protocol::Request},

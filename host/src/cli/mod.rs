@@ -4,8 +4,8 @@
 //! changes something claims them, assembles the array, acts and exits. Exit codes are those of `mdadm --detail --test`.
 
 mod args;
-mod array;
 mod complete;
+mod create;
 mod daemon;
 mod demo;
 mod drives;
@@ -16,6 +16,8 @@ mod manual;
 mod namespace;
 mod overview;
 mod owner;
+mod repair;
+mod status;
 mod top;
 mod volume;
 mod zone;
@@ -103,21 +105,21 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             drives::emulate(output, &dir, count, model, zones, zone_capacity)
         }
         Verb::Emulate(Emulate::Fault { drive, fault }) => fault::run(output, &drive, fault),
-        Verb::Create(options) => array::create(output, options),
+        Verb::Create(options) => create::create(output, options),
         Verb::Start(options) => daemon::start(output, options),
         Verb::Serve { start, nbd } => daemon::serve(output, start, &nbd),
         Verb::Volume(verb) => volume::run(output, verb),
         Verb::Stop { array } => daemon::stop(output, &array),
-        Verb::Status { arrays } => array::status(output, &arrays),
+        Verb::Status { arrays } => status::status(output, &arrays),
         Verb::Top { array } => top::run(output, &array),
         Verb::Examine { drive, export: false } => drives::examine(output, &drive),
         Verb::Examine { drive, export: true } => drives::export(output, &drive),
         Verb::List { dirs } => overview::list(output, &dirs),
         Verb::Zone(verb) => zone::run(output, verb),
         Verb::Namespace(verb) => namespace::run(output, verb),
-        Verb::Replace { drives, cancel: true, .. } => array::cancel_copy(output, drives),
-        Verb::Replace { drives, now, yes, .. } => array::replace(output, drives, now, yes),
-        Verb::Rebuild { array } => array::rebuild(output, &array),
+        Verb::Replace { drives, cancel: true, .. } => repair::cancel_copy(output, drives),
+        Verb::Replace { drives, now, yes, .. } => repair::replace(output, drives, now, yes),
+        Verb::Rebuild { array } => repair::rebuild(output, &array),
         Verb::Export(ExportCommand::Nvmet {
             array,
             transport: Transport::Tcp,
@@ -129,7 +131,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             dry_run,
         }) => export::nvmet(output, &array, &export::Access { address, port, hosts, key }, dry_run),
         Verb::Export(ExportCommand::Remove { array }) => export::remove(output, &array),
-        Verb::Fail { array, member } => array::fail(output, &array, &member),
+        Verb::Fail { array, member } => repair::fail(output, &array, &member),
         Verb::Rename { array, new } => owner::rename(output, &array, &new),
         Verb::Adopt { array } => owner::adopt(output, &array),
         Verb::Autostart { array, starts } => owner::autostart(output, &array, starts == YesNo::Yes),

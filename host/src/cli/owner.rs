@@ -192,7 +192,7 @@ struct WipedDrives {
 }
 
 pub fn wipe(output: Output, paths: &[PathBuf], yes: bool) -> Result<u8> {
-    super::array::refuse_twice(paths)?;
+    super::create::refuse_twice(paths)?;
     paths.iter().try_for_each(|path| refuse_if_run(path))?;
     let reactor = Reactor::default();
     // Claimed before the check below, so that no other process makes them members meanwhile.

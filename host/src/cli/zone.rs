@@ -7,9 +7,9 @@
 
 use super::{
     args::{ZoneCommand, ZoneWrite},
-    array::PATIENCE_TO_INSPECT,
     daemon::ask,
     interrupt, namespace,
+    status::PATIENCE_TO_INSPECT,
     volume::refuse_if_there,
 };
 use crate::{

@@ -1,0 +1,283 @@
+//! `status` of one array.
+
+use super::{daemon::ask, overview};
+use crate::{
+    control::{name::ArrayName, protocol::Request},
+    members::{FoundArray, find_running, listed},
+    process::{
+        machine::Owner,
+        output::{self, Output, shaded_state, table},
+        size::show,
+    },
+    report::{
+        Compression, Division, Rebuild, Status, VolumeReport, WrittenBytes, latency_words, so_many_zones,
+    },
+};
+use anyhow::Result;
+use indicatif::HumanDuration;
+use std::time::Duration;
+
+/// Number of zones of a drive that are used as one, if more than one.
+pub fn as_one(aggregate: u32) -> String {
+    if aggregate > 1 { format!(", {aggregate} zones of a drive as one") } else { String::new() }
+}
+
+/// Words about checksums behind the policy, if the array has them.
+pub fn with_checksums(checksums: bool) -> &'static str {
+    if checksums { ", with checksums" } else { "" }
+}
+
+pub fn status(output: Output, names: &[ArrayName]) -> Result<u8> {
+    let [name] = names else { return overview::status(output, names) };
+    let status = status_of(output, name)?;
+    output.print(&status, status_text)?;
+    Ok(status.state.code())
+}
+
+/// Status of an array, from its daemon, or else from the drives.
+pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
+    if let Some(mut client) = find_running(name)? {
+        return ask(output, &mut client, &Request::Status);
+    }
+    let found = FoundArray::to_look(name)?;
+    for (path, error) in &found.damaged {
+        output.note(&format!("{}: {error}; continuing without it", path.display()));
+    }
+    Ok(Status::looked(&found, found.glance(PATIENCE_TO_INSPECT)?))
+}
+
+/// Time limit for the inspection of the drives.
+pub const PATIENCE_TO_INSPECT: Duration = Duration::from_secs(60);
+
+/// Most offline zones named on the terminal.
+const MOST_OFFLINE: usize = 10;
+
+fn status_text(status: &Status) -> String {
+    let mut text = format!("  array: {}\n", status.name);
+    text += &format!("   uuid: {}\n  state: {}\n", status.uuid, status.state.shaded());
+    text += &format!(" status: {}\n", output::in_one_line(&status.status));
+    if let Some(action) = &status.action {
+        text += &format!(" action: {}\n", output::in_one_line(action));
+    }
+    let mut size = format!("{}, chunks of {}", status.level, show(status.chunk_bytes));
+    if let (Some(zones), Some(capacity)) = (status.zones, status.zone_capacity_bytes) {
+        size += &format!(", {zones} zones of {}", show(capacity));
+    }
+    if let Some(all) = status.size_bytes() {
+        size += &format!(", {} altogether", show(all));
+    }
+    let (together, checksums) = (as_one(status.aggregate), with_checksums(status.checksums));
+    text += &format!("   size: {size}\n policy: {}{together}{checksums}\n", status.policy);
+    let id = status.host_id.as_ref().filter(|_| status.host == Owner::Other);
+    let id = id.map(|id| format!(" ({id})")).unwrap_or_default();
+    text += &format!("   host: {}{id}\n", status.host.words(status.autostart));
+    if let Some(rebuild) = &status.rebuild {
+        text += &format!("{:>7}: {}\n", rebuild.kind(), rebuild_text(rebuild));
+    }
+    if !status.used_by.is_empty() {
+        let how = if status.changing { ", and keeps changing" } else { "" };
+        text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
+    }
+    if let Some(pid) = status.pid {
+        let device = match (&status.block_device, &status.link) {
+            (Some(device), Some(link)) => format!("{device} ({link})"),
+            (Some(device), None) => device.clone(),
+            (None, _) if status.namespaces.is_some() => "one for each namespace".to_string(),
+            (None, _) => "none".to_string(),
+        };
+        text += &format!(" device: {device}, by process {pid}\n");
+    }
+    if let Some(place) = &status.nbd {
+        text += &format!("    nbd: {place}\n");
+    }
+    if let Some(volume) = &status.volume {
+        text += &volume_text(volume);
+    }
+    if let Some(division) = &status.namespaces {
+        text += &division_text(division);
+    }
+    if !status.offline_zones.is_empty() {
+        text += "offline:\n";
+        let mut rows = vec![["ZONE", "WAITS FOR", "REASON"].map(String::from).to_vec()];
+        rows.extend(status.offline_zones.iter().take(MOST_OFFLINE).map(|zone| {
+            let roles: Vec<String> = zone.waits_for.iter().map(|role| format!("member {role}")).collect();
+            let roles = if roles.is_empty() { "-".to_string() } else { roles.join(", ") };
+            vec![zone.zone.to_string(), roles, zone.reason.clone()]
+        }));
+        text += &table(&rows);
+        if status.offline_zones.len() > MOST_OFFLINE {
+            text +=
+                &format!("and {} more (--json names them all)\n", status.offline_zones.len() - MOST_OFFLINE);
+        }
+    }
+    text += "members:\n";
+    let heads = ["ROLE", "DRIVE", "STATE", "SIZE", "MODEL", "SERIAL", "READ", "WRITE", "NOTE"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(status.members.iter().map(|member| {
+        let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
+        let note = if member.state == "rebuilding" && member.note.is_empty() {
+            format!("{} to rebuild", so_many_zones(member.zones_to_rebuild as usize))
+        } else if member.note.is_empty() && member.moved_zones > 0 {
+            let moved = so_many_zones(member.moved_zones as usize);
+            format!("{moved} worn, in spare ones; {} left", member.spare_zones)
+        } else {
+            member.note.clone()
+        };
+        let or_dash = |text: Option<String>| text.unwrap_or("-".into());
+        vec![
+            member.role.to_string(),
+            drive,
+            shaded_state(&member.state),
+            or_dash(member.size_bytes.map(show)),
+            or_dash(member.model.clone()),
+            or_dash(member.serial.clone()),
+            member.read_errors.to_string(),
+            member.write_errors.to_string(),
+            note,
+        ]
+    }));
+    text + &table(&rows)
+}
+
+fn division_text(division: &Division) -> String {
+    let heads = [
+        "NAME",
+        "DEVICE",
+        "SIZE",
+        "USED",
+        "ACTIVE",
+        "WIDTHS",
+        "ESSENTIAL",
+        "OWN",
+        "HELD",
+        "BORROWED",
+        "WEIGHT",
+        "LIMITS",
+        "FLOORS",
+        "LATENCY",
+    ];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(division.list.iter().map(|namespace| {
+        let (size, used) = match &namespace.volume {
+            Some(volume) => (volume.size_bytes, volume.used_bytes),
+            None => (namespace.capacity_bytes, namespace.written_bytes),
+        };
+        let widths: Vec<String> = namespace.widths.iter().map(u32::to_string).collect();
+        vec![
+            namespace.name.clone(),
+            namespace.block_device.clone().unwrap_or("-".into()),
+            show(size),
+            show(used),
+            format!("{} of {}", namespace.active_zones, namespace.active),
+            if widths.is_empty() { "-".into() } else { widths.join(", ") },
+            namespace.essential.to_string(),
+            namespace.own_spares.to_string(),
+            namespace.held_spares.to_string(),
+            namespace.borrowed_spares.to_string(),
+            namespace.weight.to_string(),
+            namespace.limits.words(),
+            namespace.floors.words(),
+            latency_words(namespace.latency_us),
+        ]
+    }));
+    let Division { free_zones, zone_capacity_bytes, .. } = division;
+    let room = format!("namespaces: room for {free_zones} more zones of {}\n", show(*zone_capacity_bytes));
+    room + &table(&rows)
+}
+
+fn volume_text(volume: &VolumeReport) -> String {
+    let VolumeReport { size_bytes, used_bytes, free_bytes, collection, written, .. } = volume;
+    let compresses = volume.compression != Compression(None) || volume.physical_bytes < *used_bytes;
+    let sectors = match volume.sector_bytes {
+        4096 => String::new(),
+        bytes => format!(" in sectors of {bytes} bytes"),
+    };
+    let mut text = format!(
+        " volume: {}{sectors}, {} used, {} free; {} of {} zones are free\n",
+        show(*size_bytes),
+        show(*used_bytes),
+        show(*free_bytes),
+        volume.free_zones,
+        volume.valid_bytes.len(),
+    );
+    if volume.lent_bytes > 0 {
+        let (lent, reserve) = (show(volume.lent_bytes), show(volume.reserve_bytes));
+        text += &format!("  reserve: {lent} of {reserve} are lent to new blocks until it stops\n");
+    }
+    if volume.when_full.0 > 0 {
+        text += &format!(
+            "  when full: writes wait for up to {} seconds; {} do now\n",
+            volume.when_full.0, volume.waiting_writes
+        );
+    }
+    if compresses {
+        let how = volume.compression.does(volume.unit_bytes);
+        text += &format!(
+            "  ratio: {:.2}: {} take {}, so there is room for {} like that; new data is written {how}\n",
+            volume.compression_ratio,
+            show(*used_bytes),
+            show(volume.physical_bytes),
+            show(volume.effective_bytes),
+        );
+    }
+    text += &written_text(written, compresses, volume.write_amplification);
+    text += &format!(
+        "    map: {} % in memory, {} of {}\n",
+        100 * volume.map_memory_bytes / volume.map_bytes.max(1),
+        show(volume.map_memory_bytes),
+        show(volume.map_bytes),
+    );
+    let active = if collection.active { "active" } else { "idle" };
+    let unreadable = match collection.unreadable_zones {
+        0 => String::new(),
+        count => format!(", {} cannot be", so_many_zones(count as usize)),
+    };
+    text += &format!(
+        "     gc: {active}; {} emptied{unreadable}\n",
+        so_many_zones(collection.collected_zones as usize)
+    );
+    if let Some(why) = &volume.failed {
+        text += &format!("         the volume refuses writes: {}\n", output::in_one_line(why));
+    }
+    text
+}
+
+/// Lines about the bytes written to the drives, by purpose.
+fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) -> String {
+    let first = match written.user_bytes {
+        0 => "no user data yet".to_string(),
+        bytes => {
+            format!("{} for users; {amplification:.2} times as much in all, without rebuilds", show(bytes))
+        }
+    };
+    let saved = Some((written.saved_bytes, "saved by compression")).filter(|_| compresses);
+    let rebuilt = Some((written.rebuild_bytes, "rebuilt")).filter(|(bytes, _)| *bytes > 0);
+    let row = |parts: &[Option<(u64, &str)>]| {
+        let parts = parts.iter().flatten().map(|(bytes, what)| format!("{} {what}", show(*bytes)));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let volume = [Some((written.gc_bytes, "moved")), saved, Some((written.header_bytes, "of headers"))];
+    let others = [
+        Some((written.map_bytes, "of map")),
+        Some((written.padding_bytes, "of padding")),
+        Some((written.parity_bytes, "of parity")),
+        rebuilt,
+    ];
+    format!("written: {first}\n         {},\n         {}\n", row(&volume), row(&others))
+}
+
+pub fn rebuild_text(rebuild: &Rebuild) -> String {
+    let Rebuild { copied, done_bytes, total_bytes, bytes_per_second, seconds_left, running } = rebuild;
+    let what = copied.as_ref().map(|copied| format!("member {} to {}, ", copied.role, copied.drive));
+    if !running || rebuild.total_bytes == 0 {
+        let doing = if *running { "the drive is being emptied" } else { "interrupted" };
+        let what = output::in_one_line(&what.unwrap_or_default());
+        return format!("{what}{} of {}, {doing}", show(*done_bytes), show(*total_bytes));
+    }
+    let left = match *seconds_left {
+        Some(seconds) => format!("{} left", HumanDuration(Duration::from_secs(seconds))),
+        None => "just begun".into(),
+    };
+    let what = output::in_one_line(&what.unwrap_or_default());
+    format!("{what}{} of {}, {}/s, {left}", show(*done_bytes), show(*total_bytes), show(*bytes_per_second))
+}
