@@ -31,6 +31,7 @@ use serde::Serialize;
 use source::DemoSource;
 use std::{
     cell::Cell,
+    fs::Metadata,
     future::poll_fn,
     io,
     path::{Path, PathBuf},
@@ -57,7 +58,7 @@ const ENOUGH_BYTES: u64 = 1 << 20;
 /// Power cuts while the stream is written.
 const CUTS: u64 = 2;
 
-/// Most bytes of the stream without a path.
+/// Most bytes of the files that are stored if no path is given.
 const OWN_BYTES: u64 = 256 << 20;
 
 /// A power cut while the stream is written, and the recovery from it.
@@ -91,7 +92,7 @@ struct Report {
     power_cuts: u32,
     /// The power cuts while the stream was written.
     cuts: Vec<PowerCut>,
-    /// These four are those of the first power cut.
+    /// The first entry of `cuts` again, as are the next three fields: scripts may use them.
     commands_in_flight: u64,
     acknowledged_at_cut_bytes: u64,
     recovered_at_cut_bytes: u64,
@@ -115,7 +116,7 @@ impl Report {
     }
 }
 
-/// Runs the demo with the files at `path`, or with the sources of this project and what was built of them.
+/// Runs the demo with the files at `path`; without a path, with the project's directory: its sources and build output.
 pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u8> {
     let started = Instant::now();
     let seed = match seed {
@@ -141,6 +142,12 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
     })?;
     let mut report = scenario.report;
     report.seconds = started.elapsed().as_secs_f64();
+    if let Some(first) = report.cuts.first() {
+        report.commands_in_flight = first.commands_in_flight;
+        report.acknowledged_at_cut_bytes = first.acknowledged_bytes;
+        report.recovered_at_cut_bytes = first.recovered_bytes;
+        report.verified_at_cut_bytes = first.verified_bytes;
+    }
     if !report.was_cut() {
         output.note(&format!(
             "the input is too small: no write was in flight or none was acknowledged at the power cut; use {} or more",
@@ -154,7 +161,7 @@ pub fn run(output: Output, path: Option<PathBuf>, seed: Option<u64>) -> Result<u
 
 fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
     let source = match path {
-        Some(path) => DemoSource::pack(&path, |_| false, u64::MAX)?,
+        Some(path) => DemoSource::pack(&path, |_, _| false)?,
         None => {
             let own = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
             ensure!(
@@ -162,13 +169,26 @@ fn pack(output: Output, path: Option<PathBuf>) -> Result<DemoSource> {
                 "{} does not exist any more: name a directory with zoneraid demo PATH",
                 own.display()
             );
-            DemoSource::pack(own, |path| path.ends_with(".git"), OWN_BYTES)?
+            DemoSource::pack(own, skip_beyond(OWN_BYTES))?
         }
     };
     for note in &source.notes {
         output.note(note);
     }
     Ok(source)
+}
+
+/// Skips `.git`, and each file that would exceed `most_bytes` together with the files before it.
+fn skip_beyond(most_bytes: u64) -> impl FnMut(&Path, &Metadata) -> bool {
+    let mut left_bytes = most_bytes;
+    move |path, meta| {
+        if !meta.is_file() {
+            return path.ends_with(".git");
+        }
+        let rest = left_bytes.checked_sub(meta.len());
+        left_bytes = rest.unwrap_or(left_bytes);
+        rest.is_none()
+    }
 }
 
 /// A run of the demo.
@@ -227,14 +247,13 @@ impl Scenario {
         let lost = self.rig.draw(MEMBERS as u64) as usize;
         let mut from = 0;
         for cut in 0..CUTS {
-            let (acknowledged_bytes, commands_in_flight) = self.write_until_the_cut(&array, from)?;
+            let (acknowledged, in_flight) = self.write_until_the_cut(&array, from)?;
             drop(array);
             if cut == 0 {
                 self.rig.lose(lost);
                 self.report.members_lost += 1;
             }
-            array = self.recover(lost, acknowledged_bytes, commands_in_flight)?;
-            from = self.report.cuts.last().map_or(0, |cut| cut.recovered_bytes);
+            (array, from) = self.recover(lost, acknowledged, in_flight)?;
         }
         self.write_on(&array, lost, from)?;
         self.rebuild(array, lost)?;
@@ -310,29 +329,32 @@ impl Scenario {
         Ok((acknowledged, in_flight))
     }
 
-    /// Assembles without the lost drive, and compares the recovered data with the stream.
-    fn recover(&mut self, lost: usize, acknowledged_bytes: u64, commands_in_flight: u64) -> Result<Array> {
+    /// Assembles without the lost drive, and compares the recovered data with the stream. Returns the array, and the
+    /// recovered bytes.
+    fn recover(
+        &mut self,
+        lost: usize,
+        acknowledged_bytes: u64,
+        commands_in_flight: u64,
+    ) -> Result<(Array, u64)> {
         let array = self.assemble()?;
-        let recovered = self.demo_array(&array).end()?.min(self.total);
-        let bar = self.output.bar("compare", recovered);
+        let recovered_bytes = self.demo_array(&array).end()?.min(self.total);
+        let bar = self.output.bar("compare", recovered_bytes);
         // Data above the acknowledged bytes may be missing, but recovered data has to be right.
-        let bad = Checker::new(self.demo_array(&array), bar, recovered).finish()?;
-        let lost_bytes = acknowledged_bytes.saturating_sub(recovered) + bad;
+        let bad = Checker::new(self.demo_array(&array), bar, recovered_bytes).finish()?;
+        let lost_bytes = acknowledged_bytes.saturating_sub(recovered_bytes) + bad;
         self.report.lost_bytes += lost_bytes;
-        let verified_bytes = recovered - bad;
-        if self.report.cuts.is_empty() {
-            self.report.commands_in_flight = commands_in_flight;
-            self.report.acknowledged_at_cut_bytes = acknowledged_bytes;
-            self.report.recovered_at_cut_bytes = recovered;
-            self.report.verified_at_cut_bytes = verified_bytes;
-        }
-        let recovered_bytes = recovered;
-        let cut = PowerCut { acknowledged_bytes, commands_in_flight, recovered_bytes, verified_bytes };
-        self.report.cuts.push(cut);
-        let (recovered, lost_bytes) = (show(recovered), show(lost_bytes));
+        let verified_bytes = recovered_bytes - bad;
+        self.report.cuts.push(PowerCut {
+            acknowledged_bytes,
+            commands_in_flight,
+            recovered_bytes,
+            verified_bytes,
+        });
+        let (recovered, lost_bytes) = (show(recovered_bytes), show(lost_bytes));
         let details = format!("{recovered} without drive {lost}, all of it compared: {lost_bytes} lost");
         self.say("recovered", &details)?;
-        Ok(array)
+        Ok((array, recovered_bytes))
     }
 
     fn write_on(&mut self, array: &Array, lost: usize, from: u64) -> Result<()> {
@@ -348,52 +370,38 @@ impl Scenario {
         let drive = self.rig.replace(lost)?;
         self.wait(array.attach(lost, drive))??;
         let cut_percent = 20 + self.rig.draw(60);
-        let done = Cell::new(0);
-        let is_due = |progress: Progress| {
-            done.set(progress.done_bytes);
-            progress.done_bytes * 100 >= progress.total_bytes * cut_percent
-        };
-        let ended = self.rebuild_until(&array, is_due)?;
+        let (mut done_bytes, is_rebuilt) = self.rebuild_until(&array, Some(cut_percent))?;
         drop(array);
-        if ended {
-            return self.rebuilt(done.get(), lost);
+        if !is_rebuilt {
+            let (in_flight, rebuilt) = (self.cut_power()?, show(done_bytes));
+            self.say("power cut", &format!("{rebuilt} rebuilt, {in_flight} drive commands in flight"))?;
+            (done_bytes, _) = self.rebuild_until(&self.assemble()?, None)?;
         }
-        let in_flight = self.cut_power()?;
-        let kept = show(done.get());
-        self.say("power cut", &format!("{kept} rebuilt, {in_flight} drive commands in flight"))?;
-        let array = self.assemble()?;
-        let rest = Cell::new(0);
-        self.rebuild_until(&array, |progress| {
-            rest.set(progress.done_bytes);
-            false
-        })?;
-        self.rebuilt(rest.get(), lost)
+        self.report.rebuilt_bytes = done_bytes;
+        let flash = self.rig.flash_bytes() as f64;
+        self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
+        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(done_bytes)))
     }
 
-    /// Rebuilds until `is_due`, or to the end: then it returns true.
-    fn rebuild_until(&self, array: &Array, is_due: impl Fn(Progress) -> bool) -> Result<bool> {
-        let (bar, due) = (self.output.bar("rebuild", 0), Cell::new(false));
+    /// Rebuilds up to this percentage, or to the end. Returns the rebuilt bytes, those before an interruption included,
+    /// and whether the rebuild has ended.
+    fn rebuild_until(&self, array: &Array, percent: Option<u64>) -> Result<(u64, bool)> {
+        let (bar, done_bytes, is_due) = (self.output.bar("rebuild", 0), Cell::new(0), Cell::new(false));
         let progress = |progress: Progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
-            due.set(is_due(progress));
+            done_bytes.set(progress.done_bytes);
+            is_due.set(percent.is_some_and(|p| progress.done_bytes * 100 >= progress.total_bytes * p));
         };
         let mut rebuild = pin!(array.rebuild(&progress));
         let ended = self.wait(poll_fn(|context| match rebuild.as_mut().poll(context) {
             Poll::Ready(ended) => Poll::Ready(Some(ended)),
-            Poll::Pending if due.get() => Poll::Ready(None),
+            Poll::Pending if is_due.get() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }));
         bar.finish_and_clear();
-        ended?.transpose()?;
-        Ok(!due.get())
-    }
-
-    fn rebuilt(&mut self, bytes: u64, lost: usize) -> Result<()> {
-        self.report.rebuilt_bytes = bytes;
-        let flash = self.rig.flash_bytes() as f64;
-        self.report.flash_write_amplification = (self.total > 0).then(|| flash / self.total as f64);
-        self.say("rebuilt", &format!("{} on a blank drive {lost}", show(bytes)))
+        let is_rebuilt = ended?.transpose()?.is_some();
+        Ok((done_bytes.get(), is_rebuilt))
     }
 
     /// Loses a drive that survived the first loss, then reads and unpacks everything.
@@ -479,7 +487,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join("file"), vec![0xa5; 3 << 20]).unwrap();
         let is_intact = |seed| {
-            let source = DemoSource::pack(tree.path(), |_| false, u64::MAX).unwrap();
+            let source = DemoSource::pack(tree.path(), |_, _| false).unwrap();
             let behaviour = ArrayOptions { consistency, ..ArrayOptions::default() };
             let mut scenario = Scenario::new(Output { json: true }, source, seed, behaviour).unwrap();
             scenario.play().is_ok()
@@ -487,6 +495,17 @@ mod tests {
                 && scenario.report.entries_different == 0
         };
         seeds.map(is_intact).collect()
+    }
+
+    #[test]
+    fn demo_source_leaves_out_files_beyond_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in [("a", 3000), ("b", 3000), ("c", 1000)] {
+            std::fs::write(dir.path().join(name), vec![7; bytes]).unwrap();
+        }
+        let source = DemoSource::pack(dir.path(), skip_beyond(4000)).unwrap();
+        assert_eq!(source.entries, 2);
+        assert!((4000..16_000).contains(&source.bytes), "{}", source.bytes);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::{
 pub struct DemoSource {
     root: PathBuf,
     file: File,
-    /// Length of the stream; of the files in it, while it is packed.
+    /// Length of the stream.
     pub bytes: u64,
     /// Files, directories and links in it.
     pub entries: u64,
@@ -40,9 +40,8 @@ pub fn no_temporary_files() -> String {
 }
 
 impl DemoSource {
-    /// Packs `root`, except directories for which `skip` returns true, and files that would make the stream longer than
-    /// about `most_bytes`.
-    pub fn pack(root: &Path, skip: impl Fn(&Path) -> bool, most_bytes: u64) -> Result<DemoSource> {
+    /// Packs `root`, except the directories and files below it for which `skip` returns true.
+    pub fn pack(root: &Path, mut skip: impl FnMut(&Path, &Metadata) -> bool) -> Result<DemoSource> {
         // If the root is a symbolic link, its target is packed.
         let real = root.canonicalize().with_context(|| format!("{} cannot be read", root.display()))?;
         let meta = fs::metadata(&real).with_context(|| format!("{} cannot be read", root.display()))?;
@@ -58,7 +57,7 @@ impl DemoSource {
             notes: Vec::new(),
         };
         if meta.is_dir() {
-            source.pack_dir(&mut builder, Path::new(""), &skip, most_bytes)?;
+            source.pack_dir(&mut builder, Path::new(""), &mut skip)?;
         } else {
             let name = real.file_name().context("the path has no name")?;
             source.root = real.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -75,8 +74,7 @@ impl DemoSource {
         &mut self,
         builder: &mut tar::Builder<W>,
         inside: &Path,
-        skip: &impl Fn(&Path) -> bool,
-        most_bytes: u64,
+        skip: &mut impl FnMut(&Path, &Metadata) -> bool,
     ) -> Result<()> {
         let dir = self.root.join(inside);
         let listed: std::io::Result<Vec<_>> = fs::read_dir(&dir).and_then(Iterator::collect);
@@ -92,16 +90,16 @@ impl DemoSource {
             let path = inside.join(entry.file_name());
             let full = self.root.join(&path);
             let Ok(meta) = fs::symlink_metadata(&full) else { continue };
+            if (meta.is_dir() || meta.is_file()) && skip(&full, &meta) {
+                continue;
+            }
             if meta.is_dir() {
-                if skip(&full) {
-                    continue;
-                }
                 let mut header = header(&meta, 0);
                 builder
                     .append_data(&mut header, &path, std::io::empty())
                     .context("the stream cannot be stored")?;
                 self.entries += 1;
-                self.pack_dir(builder, &path, skip, most_bytes)?;
+                self.pack_dir(builder, &path, skip)?;
             } else if meta.is_symlink() {
                 match fs::read_link(&full) {
                     Ok(target) => {
@@ -114,9 +112,7 @@ impl DemoSource {
                     Err(error) => self.notes.push(format!("{} is left out: {error}", full.display())),
                 }
             } else if meta.is_file() {
-                if self.bytes + meta.len() <= most_bytes {
-                    self.pack_file(builder, &path)?;
-                }
+                self.pack_file(builder, &path)?;
             } else {
                 self.notes.push(format!("{} is left out: not a file, directory or link", full.display()));
             }
@@ -141,7 +137,6 @@ impl DemoSource {
             .append_data(&mut header, path, content)
             .with_context(|| format!("{} cannot be packed", full.display()))?;
         self.entries += 1;
-        self.bytes += meta.len();
         Ok(())
     }
 
@@ -234,7 +229,7 @@ mod tests {
         fs::write(root.join("nothing"), "").unwrap();
         fs::write(root.join("long".repeat(60)), "long name").unwrap();
         std::os::unix::fs::symlink("t".repeat(200), root.join("link")).unwrap();
-        let source = DemoSource::pack(root, |path| path.ends_with("skipped"), u64::MAX).unwrap();
+        let source = DemoSource::pack(root, |path, _| path.ends_with("skipped")).unwrap();
         assert_eq!(source.entries, 6);
         let mut stream = vec![0; source.bytes as usize];
         source.read_at(0, &mut stream).unwrap();
@@ -248,28 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn demo_source_leaves_out_files_beyond_limit() {
-        let dir = tempfile::tempdir().unwrap();
-        for (name, bytes) in [("a", 3000), ("b", 3000), ("c", 1000)] {
-            fs::write(dir.path().join(name), vec![7; bytes]).unwrap();
-        }
-        let source = DemoSource::pack(dir.path(), |_| false, 4000).unwrap();
-        assert_eq!(source.entries, 2);
-        assert!((4000..16_000).contains(&source.bytes), "{}", source.bytes);
-    }
-
-    #[test]
     fn demo_source_packs_file_or_link_rejects_others() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "content").unwrap();
-        assert_eq!(DemoSource::pack(&file, |_| false, u64::MAX).unwrap().entries, 1);
-        assert!(DemoSource::pack(&dir.path().join("missing"), |_| false, u64::MAX).is_err());
-        assert!(DemoSource::pack(Path::new("/dev/null"), |_| false, u64::MAX).is_err());
+        assert_eq!(DemoSource::pack(&file, |_, _| false).unwrap().entries, 1);
+        assert!(DemoSource::pack(&dir.path().join("missing"), |_, _| false).is_err());
+        assert!(DemoSource::pack(Path::new("/dev/null"), |_, _| false).is_err());
 
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let source = DemoSource::pack(&link, |_| false, u64::MAX).unwrap();
+        let source = DemoSource::pack(&link, |_, _| false).unwrap();
         let mut stream = vec![0; source.bytes as usize];
         source.read_at(0, &mut stream).unwrap();
         assert_eq!(source.compare(&stream[..]).unwrap().same, 1);
