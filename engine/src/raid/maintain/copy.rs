@@ -370,8 +370,7 @@ async fn copy_blocks(
         }
         let Some((part, read)) = reads.pop_front() else { return Ok(()) };
         let done = read.await;
-        let checked = check_old(raid, zone, part.start, &done, copy);
-        let found = match done.result.and(checked) {
+        let found = match check_old(raid, zone, part.start, &done, copy) {
             Ok(()) => OldBlocks { data: done.data, oob: done.oob, unwritten: Vec::new() },
             Err(_) => read_old_singly(raid, zone, part.clone(), copy).await?,
         };
@@ -395,7 +394,7 @@ fn read_old(raid: &Raid, zone: ZoneIndex, blocks: Range<u64>, copy: &CopyJob<'_>
     io::read_marked(raid, copy.seat.member, zone, blocks.start, data, zeroed_oob(raid, count, copy))
 }
 
-/// Compares blocks that were read from the old drive with their checksums.
+/// The result of a read from the old drive, of which the blocks are compared with their checksums.
 fn check_old(
     raid: &Raid,
     zone: ZoneIndex,
@@ -403,10 +402,8 @@ fn check_old(
     done: &Done,
     copy: &CopyJob<'_>,
 ) -> Result<(), DeviceError> {
-    match done.result {
-        Ok(()) => checksum::check(raid, copy.seat.member, zone, at, Expected::Any, (&done.data, &done.oob)),
-        Err(_) => Ok(()),
-    }
+    done.result?;
+    checksum::check(raid, copy.seat.member, zone, at, Expected::Any, (&done.data, &done.oob))
 }
 
 /// A zeroed buffer for the out-of-band metadata of blocks; empty if the policy uses none.
@@ -429,8 +426,7 @@ async fn read_old_singly(
     let mut unwritten = Vec::new();
     for at in blocks.clone() {
         let done = read_old(raid, zone, at..at + 1, copy).await;
-        let checked = check_old(raid, zone, at, &done, copy);
-        let (block, marks) = match done.result.and(checked) {
+        let (block, marks) = match check_old(raid, zone, at, &done, copy) {
             Ok(()) => (done.data, done.oob),
             Err(DeviceError::Status(Status::DeallocatedBlock)) => {
                 unwritten.push(at - blocks.start);

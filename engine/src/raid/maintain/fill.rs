@@ -161,10 +161,9 @@ async fn own_or_decoded(
     lost: &mut RebuildLoss,
 ) -> Result<Buf, RebuildStop> {
     let first = blocks.start;
-    let read = async |blocks: Range<u64>| {
+    let read = |blocks: Range<u64>| {
         let buf = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-        let done = io::read(raid, member, zone, blocks.start, buf).await;
-        checksum::checked(raid, member, zone, blocks.start, Expected::Row, done)
+        checksum::read(raid, member, zone, blocks.start, Expected::Row, buf)
     };
     let mut bad_blocks = raid.zone_records.bad_blocks_among(zone, member, blocks.clone());
     bad_blocks.retain(|at| !relocated::is_relocated(raid, zone, member, *at));

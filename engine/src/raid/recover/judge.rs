@@ -6,7 +6,6 @@ use crate::{
     format::record::{BurnedRange, ZoneRecord},
     raid::{
         geometry::{MAX_MEMBERS, ParityPlace, subsets},
-        io,
         parts::Raid,
         policy::zrwa::{Refusal, ZrwaEvidence},
         recover::verdict::{Verdict, ZoneView},
@@ -166,8 +165,7 @@ pub async fn read_part(
         return None;
     }
     let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
-    let done = io::read(raid, member, zone, blocks.start, data).await;
-    let done = checksum::checked(raid, member, zone, blocks.start, Expected::Any, done);
+    let done = checksum::read(raid, member, zone, blocks.start, Expected::Any, data).await;
     done.result.is_ok().then_some(done.data)
 }
 

@@ -5,12 +5,25 @@
 //! data nor mark as unwritten: the array decodes such a block from the others.
 
 use crate::{
-    buf::BLOCK,
+    buf::{BLOCK, Buf},
     device::{DeviceError, Done, Status},
     format::oob::{Content, Mark, SUMMED_OOB_BYTES, data_sum},
     raid::{geometry::Role, io, parts::Raid, zone::relocated},
     zone::ZoneIndex,
 };
+
+/// Reads into `data` from block `at` of a member's part of `zone` ([`io::read`]), and verifies the blocks.
+pub async fn read(
+    raid: &Raid,
+    member: usize,
+    zone: ZoneIndex,
+    at: u64,
+    expected: Expected,
+    data: Buf,
+) -> Done {
+    let done = io::read(raid, member, zone, at, data).await;
+    checked(raid, member, zone, at, expected, done)
+}
 
 /// The completion of a [`io::read`] from block `at` of a member's part of `zone`, with the error of [`check`] if it
 /// succeeded and the blocks do not match their checksums; without the out-of-band metadata.
@@ -62,9 +75,10 @@ pub fn check(
     for ((at, block), oob) in (at..).zip(data.chunks(BLOCK)).zip(oob.chunks(size)) {
         let mark = Mark::read(oob, io::origin(raid, member, start + at));
         let is_right = mark.is_some_and(|mark| {
-            let of_row = || match raid.layout.role(member, at / raid.layout.chunk_blocks) {
+            let row = at / raid.layout.chunk_blocks;
+            let of_row = || match raid.layout.role(member, row) {
                 Role::Data(_) => mark.content == Content::Data,
-                Role::Parity(_) => is_parity_of(raid, zone, at / raid.layout.chunk_blocks, mark.content),
+                Role::Parity(_) => is_parity_of(raid, zone, row, mark.content),
             };
             mark.epoch == epoch
                 && mark.sum == Some(data_sum(block))

@@ -398,8 +398,8 @@ async fn read_singly_from(
             // The other members may be enough.
             return Err(RebuildStop::Again);
         }
-        let done = io::read(raid, seat.member, zone, at, Buf::zeroed(BLOCK)).await;
-        let done = checksum::checked(raid, seat.member, zone, at, Expected::Row, done);
+        let block = Buf::zeroed(BLOCK);
+        let done = checksum::read(raid, seat.member, zone, at, Expected::Row, block).await;
         note_read_of(raid, zone, seat.member, at..at + 1, done.result);
         match done.result {
             Ok(()) => data.block_mut(place).copy_from_slice(&done.data),

@@ -9,7 +9,6 @@ use crate::{
         error::ArrayError,
         events::Event,
         geometry::{MAX_MEMBERS, MAX_PARITIES, ParityPlace, Role},
-        io,
         journal::log::{checkpoint_blocks, log_blocks},
         parts::Raid,
         policy::{
@@ -304,8 +303,8 @@ async fn sum_of(
                     (layout.member(stripe, index), stripe * layout.chunk_blocks + block)
                 }
             };
-            let read = io::read(raid, member, view.zone, at, Buf::zeroed(BLOCK)).await;
-            let read = checksum::checked(raid, member, view.zone, at, Expected::Row, read);
+            let block = Buf::zeroed(BLOCK);
+            let read = checksum::read(raid, member, view.zone, at, Expected::Row, block).await;
             let is_whole = !raid.zone_records.has_bad_block(view.zone, member, at..at + 1);
             let Some(data) = read.result.ok().filter(|()| is_whole).map(|()| read.data) else {
                 if let Some(part) = &mut evidence.parts[member] {
