@@ -191,6 +191,8 @@ fn demo_loses_nothing_and_output_matches_schema() {
         assert_eq!(demo["verified_bytes"], demo["input_bytes"]);
         assert_eq!(demo["acknowledged_bytes"], demo["input_bytes"]);
         assert_eq!(demo["entries_same"], 22);
+        assert!(demo["recovered_at_cut_bytes"].as_u64() >= demo["acknowledged_at_cut_bytes"].as_u64());
+        assert!(demo["commands_in_flight"].as_u64() > Some(0));
         assert_eq!(demo["power_cuts"], 3);
         let cuts = demo["cuts"].as_array().unwrap();
         assert_eq!(cuts.len(), 2);

@@ -52,7 +52,7 @@ fn check(scene: &Scene) {
     scene.check(1, 2 * STRIPE + 5);
 }
 
-/// Whether the array returns what was written.
+/// Whether a read of the first `tail` blocks of a zone succeeds and returns the data that was written.
 fn is_right(scene: &Scene, zone: u32, tail: u64) -> bool {
     let start = scene.array.geometry().start(ZoneIndex(zone)).0;
     let read = Command::read(Lba(start), Buf::zeroed(tail as usize * BLOCK));
@@ -184,7 +184,7 @@ fn block_of_earlier_zone_epoch_is_detected() {
     }
 }
 
-/// A wrong block is not used in place of the block that is rebuilt: what it was needed for is lost.
+/// A rebuild decodes from no block with a wrong checksum: a block that needs it is lost, and reads of it fail.
 #[test]
 fn rebuild_uses_no_wrong_block() {
     for policy in Policy::ALL {
@@ -251,7 +251,7 @@ fn copy_of_drive_holds_decoded_block() {
 
 /// After a power cut, with every block below the tail wrong in turn.
 #[test]
-fn recovery_does_not_believe_wrong_block() {
+fn recovery_decodes_wrong_block() {
     for policy in Policy::ALL {
         for member in 0..4 {
             let count = written(&scene(policy), member, 0).len();

@@ -521,7 +521,7 @@ pub enum Policy {
     Append,
 }
 
-/// Whether something is used.
+/// Value of an option that is on or off.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
