@@ -1,6 +1,5 @@
 # The policies log and inplace through kills, a power cut and lost drives, on NVMe namespaces, null_blk devices and SMR
-# disks. QEMU 7.2 under Linux 6.12 loses part of the metadata of commands with more than 512 bytes of it; 16 bytes a
-# block stay below that.
+# disks.
 # guest: --drives 4:zrwa=0,size=512M --drives 4:metadata=16,size=512M --reboots --memory 3G --time-limit 600
 
 log=/mnt/guest/acknowledged

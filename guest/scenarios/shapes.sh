@@ -4,12 +4,12 @@
 # guest: --drives 3:size=256M,capacity=19M,zrwa=512K,granularity=32K,open=8,active=10
 # guest: --drives 3:lba=512,size=256M,zone=16M,capacity=15M
 
-# lives CHUNK DRIVE...: writes an array, degrades it, reads it, and rebuilds a member on its own drive
+# lives CHUNK CHECKSUMS DRIVE...: writes an array, degrades it, reads it, and rebuilds a member on its own drive
 lives() {
-    local chunk=$1 name=tank$2 log=/mnt/guest/acknowledged$2
-    shift
-    step "drives $* with chunks of $chunk"
-    zoneraid create --yes --chunk "$chunk" "$name" $(drives "$@")
+    local chunk=$1 checksums=$2 name=tank$3 log=/mnt/guest/acknowledged$3
+    shift 2
+    step "drives $* with chunks of $chunk, checksums $checksums"
+    zoneraid create --yes --chunk "$chunk" --checksums "$checksums" "$name" $(drives "$@")
     start_array "$name"
     grep . "$QUEUE"/{chunk_sectors,logical_block_size,max_open_zones}
     guest load "$DEVICE" --log "$log" --zones 4 --seconds $((LONG ? 60 : 4))
@@ -29,8 +29,8 @@ lives() {
     stop_array "$name"
 }
 
-lives 64K 0 1 2 3
-lives 64K 4 5 6
+lives 32K on 0 1 2 3
+lives 64K off 4 5 6
 
 step "blocks of 512 bytes, of which QEMU's drives do not promise to write eight atomically"
 if zoneraid create --yes small $(drives 7 8 9) 2>/run/said; then fail "drives that may tear blocks were accepted"; fi

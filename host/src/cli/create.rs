@@ -18,7 +18,7 @@ use crate::{
     report::{self, level},
     serve::ublk,
 };
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use emu::ssd::cause;
 use engine::{
     array::{Array, CreateOptions, Design, Drive},
@@ -97,16 +97,6 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         let ModelAndSerial { model, serial } = drive::drive_id(&drive.path);
         let (drive, size_bytes) = (drive.path.display().to_string(), drive.size_bytes());
         created_from.push(CreatedFrom { drive, size_bytes, model, serial, destroys });
-    }
-    if options.checksums == Switch::On
-        && let Some(real) = options.drives.iter().find(|path| !path.is_file())
-    {
-        // A known defect, see docs/OPERATING.md.
-        bail!(
-            "{} is not an emulated drive, and only arrays of emulated drives can have checksums yet: create the array \
-             without --checksums",
-            real.display()
-        );
     }
     let uuid = output::new_uuid()?;
     let create = create_options(&options, uuid);

@@ -9,6 +9,9 @@ use engine::{
 
 /// Bytes of an identify page.
 pub const PAGE: usize = 4096;
+/// Most bytes of metadata in a command to a drive that QEMU emulates. Of more bytes, if they are no multiple of these, up
+/// to QEMU 10.0 transfers only the first ones (`dma_blk_cb` in `system/dma-helpers.c`), and reports no error.
+const QEMU_METADATA_BYTES: u32 = 512;
 /// Bytes of a zone descriptor, and of the header before the first one.
 pub const DESCRIPTOR: usize = 64;
 
@@ -254,6 +257,10 @@ impl Pages {
         // 0 means no limit. The unit is the minimum page size of the controller.
         let limit = |exponent: u8| if exponent == 0 { u64::MAX } else { 4096 << exponent.min(32) };
         let most = limit(controller[77]).min(most_bytes).min(lba_bytes as u64 * 65536) / BLOCK as u64;
+        let most = match oob_bytes {
+            1.. if self.is_of_qemu() => most.min((QEMU_METADATA_BYTES / oob_bytes).max(1) as u64),
+            _ => most,
+        };
         let most = most.min(most_untorn);
         let most_appended = most.min(limit(zoned_controller[0]) / BLOCK as u64);
         let none_is_all_ones = |zeroes_based: u32| zeroes_based.wrapping_add(1);
@@ -280,6 +287,11 @@ impl Pages {
             return Err("it reports no usable zones".into());
         }
         Ok((Format { nsid, lbas_per_block, metadata_bytes: metadata }, geometry))
+    }
+
+    /// Whether the controller is the one that QEMU emulates.
+    fn is_of_qemu(&self) -> bool {
+        self.controller[24..64].starts_with(b"QEMU NVMe Ctrl")
     }
 
     /// Maximum blocks, of `lbas` logical blocks each, of a write of which a power cut tears no block; `None` if it may
@@ -415,6 +427,13 @@ mod tests {
         assert_eq!((geometry.max_transfer_blocks, geometry.max_append_blocks), (256, 256));
         assert_eq!((geometry.oob_bytes, format.metadata_bytes), (64, 64));
         assert!(geometry.volatile_cache);
+
+        put(&mut pages.controller, 24, b"QEMU NVMe Ctrl                          ");
+        for (metadata, blocks) in [(0, 256), (16, 32), (64, 8), (255, 2)] {
+            pages.namespace[128] = metadata;
+            let (_, geometry) = pages.decode(3, 1 << 20).unwrap();
+            assert_eq!((geometry.max_transfer_blocks, geometry.max_append_blocks), (blocks, blocks));
+        }
     }
 
     #[test]
