@@ -13,13 +13,13 @@ use crate::{
     raid::{
         create,
         geometry::Layout,
-        maintain::{attach, job, rebuild, replace, target},
+        maintain::{attach, job, rebuild, repair, replace, scrub, target},
         power,
         recover::assemble::{KnownEnds, assemble, look},
         run, status,
     },
     runtime::Runtime,
-    zone::Lba,
+    zone::{Lba, ZoneIndex},
 };
 use std::rc::Rc;
 
@@ -32,7 +32,8 @@ pub use crate::raid::{
     recover::scan::examine,
     status::{
         ArrayInspection, ArrayStatus, DriveExamination, LostBlocks, MemberState, MemberStatus, OfflineZone,
-        Progress, RebuildOutcome, ReplaceOutcome, SkippedPart, UnfinishedCopy,
+        Progress, RebuildOutcome, ReplaceOutcome, ScrubFinding, ScrubFindingKind, SkippedPart,
+        UnfinishedCopy, ZoneScrub,
     },
 };
 
@@ -91,6 +92,7 @@ impl Array {
         behaviour: ArrayOptions,
     ) -> Result<Array, ArrayError> {
         let raid = create::create(runtime, &options, drives, behaviour).await?;
+        runtime.spawn(repair::keep_repaired(raid.clone()));
         Ok(Array(ArrayHandle::new(raid)))
     }
 
@@ -294,6 +296,21 @@ impl Array {
         rebuild::rebuild(&self.0.raid(), progress).await
     }
 
+    /// Reads the blocks of a zone that do not change any more, with their parity, and repairs what is wrong. `pace` is
+    /// awaited after each batch, with the number of bytes that were read: it bounds the rate. A future that is dropped
+    /// leaves no trace.
+    ///
+    /// # Errors
+    /// The array has failed.
+    pub async fn scrub_zone(
+        &self,
+        zone: ZoneIndex,
+        pace: impl AsyncFn(u64),
+    ) -> Result<ZoneScrub, ArrayError> {
+        self.begin().await?;
+        scrub::scrub_zone(&self.0.raid(), zone, pace).await
+    }
+
     /// Requests a zone report from each member, so that a drive that is gone is noticed while nothing is read or
     /// written. A member that the array cannot do without is not taken out: the array fails only when a command fails.
     pub async fn probe(&self) {
@@ -358,6 +375,11 @@ impl Array {
         self.0.say_who_is_awaited(&mut status);
         status
     }
+}
+
+/// The epoch of a zone of an array: a number that grows with each reset, over all zones.
+pub fn zone_epoch(array: &Array, zone: ZoneIndex) -> u64 {
+    array.0.raid().zone_records.epoch(zone)
 }
 
 impl ZonedDevice for Array {

@@ -32,6 +32,7 @@ mod raid6;
 mod read_only_zones;
 mod regressions;
 mod regressions_log;
+mod repair;
 mod revived;
 mod sequencer;
 mod simulator;

@@ -451,12 +451,14 @@ fn relocated_blocks_are_not_read_from_attached_drive() {
         let array = displace(&runtime, &rig, array, &all, 1);
         (rig, all, array)
     };
-    write(&runtime, &array, 0, STRIPE, 2 * STRIPE, true);
-    // The second chunk of the second stripe.
-    let reader = layout().member(1, 1);
-    rig.rule(move |drive, command| Act::hold_if(drive == reader && matches!(command, Command::Read { .. })));
+    write(&runtime, &array, 0, STRIPE, 3 * STRIPE, true);
+    // Chunks of the second and third stripe are displaced, the first one of the fourth stripe is read from its drive.
+    let (reader, other) = (layout().member(1, 1), layout().member(3, 0));
+    let data = META_ZONES * geometry.zone_size_blocks;
+    let is_of_data = move |command: &Command| matches!(command, Command::Read { lba, .. } if lba.0 >= data);
+    rig.rule(move |drive, command| Act::hold_if(drive == other && is_of_data(command)));
     let at = STRIPE + CHUNK;
-    let read = array.submit(Command::read(Lba(at), Buf::zeroed(CHUNK as usize * BLOCK)));
+    let read = array.submit(Command::read(Lba(at), Buf::zeroed((STRIPE + 3 * CHUNK) as usize * BLOCK)));
     runtime.run();
     assert_eq!(rig.held(), 1);
     run(&runtime, array.fail(reader)).unwrap();
@@ -465,7 +467,7 @@ fn relocated_blocks_are_not_read_from_attached_drive() {
     rig.release(|_, _| true);
     let done = run(&runtime, read);
     assert_eq!(done.result, Ok(()));
-    assert!(done.data[..] == pattern(at, CHUNK), "not what was written");
+    assert!(done.data[..] == pattern(at, STRIPE + 3 * CHUNK), "not what was written");
 }
 
 /// The new drive takes over without the zone, which cannot be copied, and is rebuilt at once.
@@ -481,13 +483,15 @@ fn relocated_blocks_are_not_read_from_replacement_drive() {
     write(&runtime, &array, 0, STRIPE, tail - STRIPE, true);
     let row = META_ZONES * geometry.zone_size_blocks + 4 * CHUNK;
     rig.damage(reader, Fault::Unreadable(Lba(row)));
-    rig.rule(move |drive, command| Act::hold_if(drive == reader && matches!(command, Command::Read { .. })));
+    let other = layout().member(3, 0);
+    let holds = move |drive| drive == reader || drive == other;
+    rig.rule(move |drive, command| Act::hold_if(holds(drive) && matches!(command, Command::Read { .. })));
     let (replacing, new) = (array.clone(), rig.drive(&geometry));
     runtime.spawn(async move { _ = replacing.replace(reader, new, &|_| ()).await });
     runtime.run();
     let copied = rig.held();
     // During the copy of the zone.
-    let read = array.submit(Command::read(Lba(at), Buf::zeroed(CHUNK as usize * BLOCK)));
+    let read = array.submit(Command::read(Lba(at), Buf::zeroed((STRIPE + 3 * CHUNK) as usize * BLOCK)));
     runtime.run();
     assert!(copied > 0 && rig.held() == copied + 1);
     rig.rule(|_, _| Act::Pass);
@@ -499,7 +503,7 @@ fn relocated_blocks_are_not_read_from_replacement_drive() {
     assert_eq!(rig.release(|_, _| true), 1);
     let done = run(&runtime, read);
     assert_eq!(done.result, Ok(()));
-    assert!(done.data[..] == pattern(at, CHUNK), "not what was written");
+    assert!(done.data[..] == pattern(at, STRIPE + 3 * CHUNK), "not what was written");
     check(&runtime, &array, 0, tail);
 }
 

@@ -69,6 +69,10 @@ pub enum Event {
     /// Blocks that a rebuild could not decode; `from` counts from the start of the zone.
     #[error("{blocks} blocks of zone {zone} are lost, from block {from} on")]
     BlocksLost { zone: u32, from: u64, blocks: u64 },
+    /// A block that the drive could not read, or returned wrong, is in the log of the member from now on; `at` counts
+    /// from the start of the member's part of the zone.
+    #[error("block {at} of zone {zone} of member {member} was repaired")]
+    Repaired { member: usize, zone: u32, at: u64 },
     #[error("the rebuild has ended: {bytes} bytes")]
     RebuildEnded { bytes: u64 },
     #[error("the rebuild has stopped: {0}")]
@@ -88,6 +92,7 @@ impl Event {
             | Event::Replaced { member, .. }
             | Event::Moved { member, .. }
             | Event::LeftOut { member, .. }
+            | Event::Repaired { member, .. }
             | Event::NotReplaced(NoReplacement::Failed { member, .. }) => Some(*member),
             _ => None,
         }
@@ -103,6 +108,7 @@ impl Event {
             | Event::ZoneFailed { zone }
             | Event::Moved { zone, .. }
             | Event::LeftOut { zone, .. }
+            | Event::Repaired { zone, .. }
             | Event::BlocksLost { zone, .. } => Some(*zone),
             _ => None,
         }

@@ -199,6 +199,7 @@ mod tests {
             read_errors: 0,
             write_errors: 0,
             unreadable_blocks: 0,
+            repaired_blocks: 0,
             zones_to_rebuild: 0,
             worn: false,
             moved: Default::default(),

@@ -66,8 +66,7 @@ pub fn address(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> Lba {
 }
 
 /// Reads into `data` from block `at` of a member's part of `zone`. Blocks are returned as the drive has them: without
-/// relocated blocks ([`relocated::overlay`](crate::raid::zone::relocated::overlay)), and also if they are bad blocks. The
-/// completion has to pass through [`checksum::checked`](crate::raid::zone::checksum::checked).
+/// relocated blocks ([`crate::raid::zone::relocated`]), and also if they are bad blocks. The completion has to pass through [`checksum::checked`](crate::raid::zone::checksum::checked).
 pub fn read(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
     let oob = match raid.checksums {
         true => {

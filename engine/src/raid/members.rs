@@ -34,6 +34,8 @@ struct Member {
     note: RefCell<Note>,
     read_errors: Cell<u64>,
     write_errors: Cell<u64>,
+    /// Blocks that were repaired.
+    repaired: Cell<u64>,
     /// Zones of which the drive has lost its part at runtime and not got it back.
     parts_lost: Cell<u32>,
     /// Whether zones of the drive are known to be read-only or offline.
@@ -51,6 +53,7 @@ pub struct MemberDetails {
     pub note: Note,
     pub read_errors: u64,
     pub write_errors: u64,
+    pub repaired: u64,
     pub worn: bool,
 }
 
@@ -222,6 +225,7 @@ impl Members {
         let place = &self.places[member];
         place.read_errors.set(0);
         place.write_errors.set(0);
+        place.repaired.set(0);
         place.note.take();
     }
 
@@ -339,6 +343,7 @@ impl Members {
             note: place.note.borrow().clone(),
             read_errors: place.read_errors.get(),
             write_errors: place.write_errors.get(),
+            repaired: place.repaired.get(),
             worn: place.worn.get(),
         }
     }
@@ -358,6 +363,11 @@ impl Members {
     pub fn count_write_error(&self, member: usize) {
         let errors = &self.places[member].write_errors;
         errors.set(errors.get() + 1);
+    }
+
+    pub fn count_repaired(&self, member: usize) {
+        let repaired = &self.places[member].repaired;
+        repaired.set(repaired.get() + 1);
     }
 
     /// Zones of which the drive in a place has lost its part at runtime and not got it back.

@@ -52,6 +52,8 @@ pub struct Raid {
     pub membership: Membership,
     pub zone_records: ZoneRecords,
     pub zones: ZoneSet,
+    /// Whether any block of a member has been relocated: checked with every read.
+    pub relocates: Cell<bool>,
     pub readers: Readers,
     pub drain: Drain,
     pub background: BackgroundJob,
@@ -88,6 +90,7 @@ impl Raid {
             membership: Membership::new(superblock, sequence),
             zone_records,
             zones: ZoneSet::new(&geometry),
+            relocates: Cell::default(),
             readers: Readers::default(),
             drain: Drain::default(),
             background: BackgroundJob::default(),
@@ -132,6 +135,7 @@ impl Raid {
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
         let kit = LogContext { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };
         let this: Weak<Raid> = Rc::downgrade(self);
+        self.relocates.set(self.relocates.get() || !live.relocated.is_empty());
         MetaLog::new(this, kit, member, (drive, device), read, live)
     }
 

@@ -66,6 +66,7 @@ pub async fn end(raid: &Raid) {
     }
     raid.readers.end();
     raid.membership.close();
+    raid.zone_records.unreadable.work.open();
     raid.members.logs().for_each(|log| log.end());
 }
 

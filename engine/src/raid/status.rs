@@ -44,6 +44,8 @@ pub struct MemberStatus {
     pub write_errors: u64,
     /// Blocks that its drive could not read, and that have not been read, rebuilt or reset since.
     pub unreadable_blocks: u64,
+    /// Blocks of its drive that were repaired since the array was assembled.
+    pub repaired_blocks: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
     /// The drive has read-only or offline zones that are not replaced by spare zones: without a free spare zone, their
@@ -218,6 +220,45 @@ pub struct LostBlocks {
     pub blocks: u64,
 }
 
+/// Result of [`crate::array::Array::scrub_zone`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZoneScrub {
+    /// Bytes that were read from members.
+    pub scanned_bytes: u64,
+    /// What was wrong, in the order of the zone.
+    pub findings: Vec<ScrubFinding>,
+    /// Whether the zone is full or empty; the end of one that is being written was not read.
+    pub is_whole: bool,
+}
+
+/// Blocks that a scrub found wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// Zone of the array.
+    pub zone: u32,
+    /// Role of the member; `None` if it is not known which member is wrong.
+    pub member: Option<usize>,
+    /// First block, from the start of the members' parts of the zone.
+    pub from: u64,
+    /// Exclusive end.
+    pub to: u64,
+    /// What is wrong.
+    pub kind: ScrubFindingKind,
+    /// Whether the blocks have been repaired.
+    pub is_repaired: bool,
+}
+
+/// What is wrong with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScrubFindingKind {
+    /// The drive cannot read them.
+    Unreadable,
+    /// The drive returns wrong data.
+    Wrong,
+    /// The blocks of the stripe contradict each other.
+    Contradiction,
+}
+
 /// A member's part of a zone that could not be rebuilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedPart {
@@ -274,6 +315,7 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
             read_errors: about.read_errors,
             write_errors: about.write_errors,
             unreadable_blocks: unreadable[m],
+            repaired_blocks: about.repaired,
             zones_to_rebuild,
             worn: about.worn,
             moved: raid.members.log(m).map(|log| log.moved()).unwrap_or_default(),

@@ -1,13 +1,13 @@
-//! Blocks that drives could not read: known from the error of a read until the same block is read, rebuilt, reset, or
-//! on another drive. Kept in memory only.
+//! Blocks that drives could not read, or returned wrong: known from the error of a read until the same block is read,
+//! repaired ([`crate::raid::maintain::repair`]), rebuilt, reset, or on another drive. Kept in memory only.
 //!
 //! The data is there as long as the other members decode it, and there is less redundancy for it: the status of the
 //! array counts such a block like one that its member lacks.
 
-use crate::raid::geometry::each;
+use crate::{raid::geometry::each, runtime::Gate, zone::ZoneIndex};
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
 };
 
@@ -21,6 +21,12 @@ pub struct UnreadableBlocks {
     blocks: RefCell<BTreeMap<(u32, u64), u32>>,
     /// Whether there are any: checked with every read.
     any: Cell<bool>,
+    /// Zones and blocks of parts that are to be repaired; some may be readable meanwhile.
+    due: RefCell<BTreeSet<(u32, u64)>>,
+    /// Opened when a block becomes due, or the reason why it could not be repaired may have ended.
+    pub work: Gate,
+    /// Opened when all blocks that were due have been repaired, or could not be.
+    pub repaired: Gate,
 }
 
 impl UnreadableBlocks {
@@ -31,14 +37,56 @@ impl UnreadableBlocks {
     }
 
     /// Adds blocks of a member's part of a zone.
-    pub fn add(&self, zone: u32, member: usize, blocks: Range<u64>) {
+    pub fn add(&self, zone: u32, member: usize, blocks: impl Iterator<Item = u64>) {
         self.change(|all| {
             for block in blocks {
                 if all.len() < MOST || all.contains_key(&(zone, block)) {
-                    *all.entry((zone, block)).or_default() |= 1 << member;
+                    let members = all.entry((zone, block)).or_default();
+                    if *members & (1 << member) == 0 {
+                        *members |= 1 << member;
+                        self.due.borrow_mut().insert((zone, block));
+                        self.work.open();
+                    }
                 }
             }
         });
+    }
+
+    /// The blocks that are to be repaired, with the members (bits) that cannot read them. They are not due any more.
+    pub fn take_due(&self) -> Vec<(ZoneIndex, u64, u32)> {
+        let blocks = self.blocks.borrow();
+        let due = std::mem::take(&mut *self.due.borrow_mut());
+        due.iter().filter_map(|key| Some((ZoneIndex(key.0), key.1, *blocks.get(key)?))).collect()
+    }
+
+    /// Makes blocks due again, when they may be repaired.
+    pub fn defer(&self, blocks: impl IntoIterator<Item = (ZoneIndex, u64)>) {
+        self.due.borrow_mut().extend(blocks.into_iter().map(|(zone, block)| (zone.0, block)));
+    }
+
+    /// Makes all blocks due: more of them may be decoded now.
+    pub fn retry(&self) {
+        if self.any.get() {
+            self.due.borrow_mut().extend(self.blocks.borrow().keys());
+            self.work.open();
+        }
+    }
+
+    /// Wakes the repair, if blocks are due.
+    pub fn wake(&self) {
+        if self.any.get() && !self.due.borrow().is_empty() {
+            self.work.open();
+        }
+    }
+
+    /// Whether blocks are due.
+    pub fn is_any_due(&self) -> bool {
+        !self.due.borrow().is_empty()
+    }
+
+    /// Whether a member cannot read a block.
+    pub fn has(&self, zone: ZoneIndex, member: usize, block: u64) -> bool {
+        self.any.get() && self.blocks.borrow().get(&(zone.0, block)).is_some_and(|m| m & (1 << member) != 0)
     }
 
     /// Removes blocks of a member's part of a zone: they can be read.

@@ -4,7 +4,7 @@ use super::{
     create, destroy, fork, members, misfortune, owner, recover, recovered, repair, replacement,
     run_state::RunState,
     schedule::Moment,
-    silent, spare_drives, step, wear,
+    scrub, silent, spare_drives, step, wear,
     world::{Failure, World},
 };
 use engine::array::MemberState;
@@ -18,7 +18,7 @@ const LOADED_EVENTS: u64 = 300_000;
 /// # Errors
 /// The first broken promise.
 pub fn run(world: &mut World<'_>) -> Result<(), Failure> {
-    let mut run_state = RunState::new(world.scenario.parities);
+    let mut run_state = RunState::new(world.scenario.parities, world.scenario.misfortune.scrub_seed);
     let scenario = world.scenario.clone();
     world.trace.note(|| format!("{scenario:?}"));
     if !create::create(world)? {
@@ -55,12 +55,14 @@ fn work(world: &mut World<'_>, run_state: &mut RunState) -> Result<(), Failure> 
         replacement::replace_somebody(world, run_state)?;
         replacement::cancel_copy(world, run_state);
         owner::change_somehow(world, run_state);
+        scrub::scrub_somewhere(world, run_state);
         repair::come_back(world, run_state);
         let rebuilds = run_state.repair.is_some();
         step::event(world, !rebuilds || done < LOADED_EVENTS, rebuilds)?;
         repair::note_attached(world, run_state);
         repair::finish_repair(world, run_state)?;
         owner::note_changed(world, run_state)?;
+        scrub::note_scrubbed(world, run_state)?;
         replacement::note_replacement_drive(world, run_state);
         if world
             .replacement_drive

@@ -42,6 +42,7 @@ pub mod runner;
 pub mod scenario;
 mod schedule;
 mod scripted;
+mod scrub;
 pub mod silent;
 mod spare_drives;
 pub mod stamp;

@@ -20,7 +20,7 @@ use engine::array::MemberState;
 pub(super) fn cut(world: &mut World<'_>, run_state: &mut RunState, strike: bool) -> Result<(), Failure> {
     replacement::note_replacement_drive(world, run_state);
     owner::note_changed(world, run_state)?;
-    run_state.changing = None;
+    (run_state.changing, run_state.scrub) = (None, None);
     (run_state.repair, run_state.failing, run_state.coming_back, run_state.taken) = (None, None, None, None);
     members::note_begun(world, run_state);
     repair::note_attached(world, run_state);

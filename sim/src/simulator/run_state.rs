@@ -4,7 +4,8 @@ use super::{
     command_queue::Bay, fault_budget::FaultBudget, spare_drives::SpareDrives, subject::SubjectIdentity,
     world::Pending,
 };
-use engine::zone::Lba;
+use emu::rng::Rng;
+use engine::{array::ZoneScrub, zone::Lba};
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -86,14 +87,17 @@ pub(super) struct RunState {
     /// The drives were shut down and no recovery has ended since; recovery opens zones with ZRWAs again.
     pub reopening: bool,
     pub spare_drives: SpareDrives,
+    /// The scrub of a zone, and the generator of their moments.
+    pub scrub: Option<Pending<ZoneScrub>>,
+    pub scrubs: Rng,
     /// A drive has failed silently in this life; and the former contents of a block for a stale write.
     pub failed_silently: bool,
     pub old: Option<OldBlock>,
 }
 
 impl RunState {
-    /// A life in which `most` members may be struck at once.
-    pub fn new(most: usize) -> RunState {
+    /// A life in which `most` members may be struck at once, with its seed for scrubs.
+    pub fn new(most: usize, scrub_seed: u64) -> RunState {
         RunState {
             suspects: FaultBudget::new(most),
             damaged: BTreeSet::new(),
@@ -115,6 +119,8 @@ impl RunState {
             caches_next: false,
             reopening: false,
             spare_drives: SpareDrives::default(),
+            scrub: None,
+            scrubs: Rng::new(scrub_seed),
             failed_silently: false,
             old: None,
         }

@@ -101,6 +101,10 @@ pub struct Misfortune {
     pub fail: u64,
     /// A command of any kind fails, or is executed after the host gave up waiting.
     pub command: u64,
+    /// A zone is scrubbed.
+    pub scrub: u64,
+    /// Seed of the moments and zones of scrubs.
+    pub scrub_seed: u64,
     /// A drive fails silently: never drawn, only set explicitly.
     pub silent: u64,
     /// Forks include cases that are known to fail occasionally: never drawn, only set explicitly.
@@ -468,6 +472,7 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
     // A separate generator: the other draws stay the same.
     let mut owner = Rng::new(rng.clone().next_u64());
     let mut losses = Rng::new(rng.clone().next_u64() ^ 2);
+    let mut scrubs = Rng::new(rng.clone().next_u64() ^ 3);
     let power_hidden = losses.chance(1, 4);
     let with_power = |rate: u64| if power_hidden { 0 } else { rate };
     Misfortune {
@@ -494,6 +499,8 @@ fn draw_misfortune(rng: &mut Rng) -> Misfortune {
         dead_zone: rate(rng, on(25), 60),
         fail: rate(rng, on(25), 60),
         command: rate(rng, on(40), 60),
+        scrub: rate(&mut scrubs, 50, 600),
+        scrub_seed: scrubs.next_u64(),
         silent: 0,
         beyond: false,
         repair: 200 + rng.below(3000),

@@ -7,7 +7,7 @@ use super::{command_queue::Bay, scenario::Scenario};
 use engine::{
     array::{
         Array, ArrayError, ArrayOptions, ArrayStatus, CreateOptions, Drive, LostBlocks, MemberState,
-        PowerMark, SkippedPart, Tails, examine,
+        PowerMark, SkippedPart, Tails, ZoneScrub, examine,
     },
     device::ZonedDevice,
     owner::Change,
@@ -19,6 +19,7 @@ use engine::{
         policy::{Policy, zrwa::Refusal},
     },
     runtime::Runtime,
+    zone::ZoneIndex,
 };
 use std::{
     fmt::{self, Display, Formatter},
@@ -171,6 +172,10 @@ pub trait Subject: ZonedDevice {
     }
     /// As [`Array::rebuild`].
     fn rebuild(&self) -> Work<u64>;
+    /// As [`Array::scrub_zone`], of a zone of the array.
+    fn scrub(&self, _zone: u32) -> Work<ZoneScrub> {
+        Box::pin(async { Ok(ZoneScrub::default()) })
+    }
     /// As [`Array::fail`].
     fn fail(&self, member: usize) -> Work<()>;
     /// The state of each member and the name of its drive, ordered by role.
@@ -452,6 +457,11 @@ impl Subject for Array {
                 (None, None) => Ok(rebuilt.bytes),
             }
         })
+    }
+
+    fn scrub(&self, zone: u32) -> Work<ZoneScrub> {
+        let array = self.clone();
+        Box::pin(async move { Ok(array.scrub_zone(ZoneIndex(zone), async |_| ()).await?) })
     }
 
     fn fail(&self, member: usize) -> Work<()> {

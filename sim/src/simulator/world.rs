@@ -69,6 +69,9 @@ pub struct Counts {
     pub cancelled_copies: u64,
     pub continued_copies: u64,
     pub faults: u64,
+    /// Zones that were scrubbed, and blocks that scrubs have found wrong and that were repaired.
+    pub scrubs: u64,
+    pub repaired: u64,
     /// Changes of arrays' name, host or autostart.
     pub changes: u64,
     /// Arrays that were destroyed.
@@ -109,6 +112,8 @@ impl Counts {
         self.cancelled_copies += other.cancelled_copies;
         self.continued_copies += other.continued_copies;
         self.faults += other.faults;
+        self.scrubs += other.scrubs;
+        self.repaired += other.repaired;
         self.changes += other.changes;
         self.destructions += other.destructions;
         self.healed += other.healed;

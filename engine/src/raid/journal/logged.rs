@@ -69,6 +69,18 @@ impl LoggedParity {
         })
     }
 
+    /// All blocks that were logged: zone, stripe, block.
+    pub fn blocks(&self) -> impl Iterator<Item = (u32, u64, u64)> {
+        self.0.iter().flat_map(|((zone, stripe, _), slot)| {
+            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
+            logged.map(|(block, _)| (*zone, *stripe, block))
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether anything was logged of `zone`.
     pub fn has(&self, zone: u32) -> bool {
         self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).next().is_some()
@@ -133,7 +145,7 @@ impl LoggedParity {
 pub struct LiveRecords {
     /// Partial parity.
     pub parity: LoggedParity,
-    /// Blocks that replace burned ones; their chunk is [`RELOCATED`].
+    /// Blocks that replace burned or unreadable ones; their chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
     /// A part of the log was unreadable or damaged when it was read: records may be missing.

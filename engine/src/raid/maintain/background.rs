@@ -22,6 +22,8 @@ pub struct BackgroundJob {
     stop: Cell<bool>,
     /// Zones that are being cleared on members that lack their part.
     clearing: RefCell<Vec<ZoneIndex>>,
+    /// Zones of which blocks are being repaired.
+    held: RefCell<Vec<ZoneIndex>>,
 }
 
 impl BackgroundJob {
@@ -103,18 +105,35 @@ impl BackgroundJob {
         self.zone.get() == Some(zone)
     }
 
-    /// Makes the job leave `zones`; `false` if neither the job nor a clearing is in any of them.
+    /// Makes the job leave `zones`; `false` if neither the job nor a clearing or repair is in any of them.
     pub fn stop(&self, zones: &Range<u32>) -> bool {
         let is_among = self.zone.get().is_some_and(|zone| zones.contains(&zone.0));
         if is_among {
             self.stop.set(true);
         }
-        is_among || self.clearing.borrow().iter().any(|zone| zones.contains(&zone.0))
+        let is_used =
+            |used: &RefCell<Vec<ZoneIndex>>| used.borrow().iter().any(|zone| zones.contains(&zone.0));
+        is_among || is_used(&self.clearing) || is_used(&self.held)
     }
 
     /// Whether the job has to leave its zone.
     pub fn is_stopped(&self) -> bool {
         self.stop.get() || self.given_up.get()
+    }
+
+    pub fn hold(&self, zone: ZoneIndex) {
+        self.held.borrow_mut().push(zone);
+    }
+
+    pub fn release(&self, zone: ZoneIndex) {
+        let mut held = self.held.borrow_mut();
+        if let Some(index) = held.iter().position(|other| *other == zone) {
+            held.swap_remove(index);
+        }
+    }
+
+    pub fn is_held(&self, zone: ZoneIndex) -> bool {
+        self.held.borrow().contains(&zone)
     }
 
     pub fn is_clearing(&self, zone: ZoneIndex) -> bool {

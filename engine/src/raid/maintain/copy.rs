@@ -33,7 +33,7 @@ use crate::{
             checksum::{self, Expected},
             exclusion,
             flow::Zone,
-            read, settle, stripe,
+            read, relocated, settle, stripe,
         },
     },
     runtime::{self, COPY, give_way},
@@ -370,9 +370,10 @@ async fn copy_blocks(
         }
         let Some((part, read)) = reads.pop_front() else { return Ok(()) };
         let done = read.await;
+        let has_relocated = relocated::is_any_relocated(raid, zone, copy.seat.member, part.clone());
         let found = match check_old(raid, zone, part.start, &done, copy) {
-            Ok(()) => OldBlocks { data: done.data, oob: done.oob, unwritten: Vec::new() },
-            Err(_) => read_old_singly(raid, zone, part.clone(), copy).await?,
+            Ok(()) if !has_relocated => OldBlocks { data: done.data, oob: done.oob, unwritten: Vec::new() },
+            _ => read_old_singly(raid, zone, part.clone(), copy).await?,
         };
         part::check_stop(raid, copy.seat.member)?;
         (copy.report)(found.data.len() as u64);
@@ -425,6 +426,12 @@ async fn read_old_singly(
     let (mut data, mut oob) = (Vec::new(), Vec::new());
     let mut unwritten = Vec::new();
     for at in blocks.clone() {
+        if let Some(found) = relocated::get(raid, zone, copy.seat.member, at) {
+            let (block, marks) = marked(raid, zone, at, found, copy);
+            data.extend_from_slice(&block);
+            oob.extend_from_slice(&marks);
+            continue;
+        }
         let done = read_old(raid, zone, at..at + 1, copy).await;
         let (block, marks) = match check_old(raid, zone, at, &done, copy) {
             Ok(()) => (done.data, done.oob),
@@ -440,6 +447,16 @@ async fn read_old_singly(
     }
     assert!(data.len() as u64 == count * BLOCK as u64, "{} bytes of {count} blocks were read", data.len());
     Ok(OldBlocks { data: Buf::copy_of(&data), oob: Buf::copy_of(&oob), unwritten })
+}
+
+/// A block of a complete stripe, with the out-of-band metadata that the policy requires.
+fn marked(raid: &Raid, zone: ZoneIndex, at: u64, data: Buf, copy: &CopyJob<'_>) -> (Buf, Buf) {
+    let member = copy.seat.member;
+    let content = io::content_of(raid, member, at / raid.layout.chunk_blocks);
+    match io::write_command(raid, member, zone, at, data, content) {
+        Command::Write { data, oob, .. } => (data, oob),
+        other => unreachable!("{other:?} writes a block"),
+    }
 }
 
 /// Decodes a block of a complete stripe, which the old drive cannot read, from the others.
@@ -458,11 +475,8 @@ async fn decode_old(
     let mut lost = RebuildLoss::default();
     if row < raid.tail(zone) / layout.stripe_blocks() {
         let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
-        let content = io::content_of(raid, member, row);
-        if lost.bad_blocks.is_empty()
-            && let Command::Write { data, oob, .. } = io::write_command(raid, member, zone, at, data, content)
-        {
-            return Ok((data, oob));
+        if lost.bad_blocks.is_empty() {
+            return Ok(marked(raid, zone, at, data, copy));
         }
     }
     Err(NoPart::OldUnreadable { block: at, error }.into())

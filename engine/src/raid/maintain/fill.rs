@@ -167,15 +167,21 @@ async fn own_or_decoded(
     };
     let mut bad_blocks = raid.zone_records.bad_blocks_among(zone, member, blocks.clone());
     bad_blocks.retain(|at| !relocated::is_relocated(raid, zone, member, *at));
-    let done = read(blocks.clone()).await;
-    if done.result.is_ok() && bad_blocks.is_empty() {
-        return Ok(relocated::overlay(raid, zone, member, first, done.data));
+    if bad_blocks.is_empty() && !relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
+        let done = read(blocks.clone()).await;
+        if done.result.is_ok() {
+            return Ok(done.data);
+        }
     }
     let mut whole = BufMut::zeroed((blocks.end - first) as usize * BLOCK);
     for at in blocks {
+        if let Some(found) = relocated::get(raid, zone, member, at) {
+            whole.block_mut(at - first).copy_from_slice(&found);
+            continue;
+        }
         let own = read(at..at + 1).await;
         let found = match own.result {
-            Ok(()) if !bad_blocks.contains(&at) => Some(relocated::overlay(raid, zone, member, at, own.data)),
+            Ok(()) if !bad_blocks.contains(&at) => Some(own.data),
             // The rest of the last row was never written.
             Err(DeviceError::Status(Status::DeallocatedBlock)) => continue,
             _ => decode_block(raid, zone, member, at).await?,
@@ -190,7 +196,7 @@ async fn own_or_decoded(
 }
 
 /// Decodes a block of a member's part of a zone from the other members; `None` if that is impossible now.
-async fn decode_block(
+pub(super) async fn decode_block(
     raid: &Rc<Raid>,
     zone: ZoneIndex,
     member: usize,

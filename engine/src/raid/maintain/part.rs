@@ -109,6 +109,8 @@ pub(super) async fn rebuilt(
     check_active(raid, member)?;
     raid.zone_records.unreadable.remove_parts(member, Some(zone.0));
     failures::parts_back(raid, member, 1);
+    // Blocks of this stripe that lacked redundancy may be decoded now.
+    raid.zone_records.unreadable.retry();
     release_stuck(raid, zone);
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::{
         events::Event,
         failures,
         geometry::{each, physical},
-        maintain::{rebuild, target},
+        maintain::{self, rebuild, target},
         parts::Raid,
         policy::zrwa::Refusal,
         power,
@@ -313,6 +313,7 @@ impl ArrayLook {
         raid.membership.change(|superblock| superblock.runner = host);
         renew(raid, floor, late, Some(id)).await?;
         run::start_members(raid);
+        raid.runtime.spawn(maintain::repair::keep_repaired(raid.clone()));
         commit(raid, id).await?;
         for (zone, verdict) in verdicts {
             repair::repair(raid, zone, verdict, awaited).await?;

@@ -8,7 +8,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done, Status},
     format::oob::{Content, Mark, SUMMED_OOB_BYTES, data_sum},
-    raid::{geometry::Role, io, parts::Raid, zone::relocated},
+    raid::{geometry::Role, io, parts::Raid},
     zone::ZoneIndex,
 };
 
@@ -52,8 +52,7 @@ pub enum Expected {
     Any,
 }
 
-/// Compares blocks, from block `at` of a member's part of `zone` on, with the checksums in their marks; relocated ones
-/// have none.
+/// Compares blocks, from block `at` of a member's part of `zone` on, with the checksums in their marks.
 ///
 /// # Errors
 /// Deallocated Or Unwritten Logical Block, if a block and its metadata are zeros and all blocks before it match;
@@ -84,7 +83,7 @@ pub fn check(
                 && mark.sum == Some(data_sum(block))
                 && (expected == Expected::Any || of_row())
         });
-        if !is_right && !relocated::is_relocated(raid, zone, member, at) {
+        if !is_right {
             let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
             let unwritten = is_blank(oob) && is_blank(block);
             let error = if unwritten { Status::DeallocatedBlock } else { Status::UnrecoveredReadError };

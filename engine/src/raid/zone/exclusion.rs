@@ -1,4 +1,4 @@
-//! Exclusion of zones: a rebuild, a reset and the clearing of a lost part do not overlap.
+//! Exclusion of zones: a rebuild, a repair, a reset and the clearing of a lost part do not overlap.
 
 use crate::{
     device::{Command, Zones},
@@ -17,9 +17,26 @@ pub async fn stop_rebuild(raid: &Raid, zones: Range<u32>) {
     }
 }
 
-/// Whether no other operation works on a zone: neither a reset or finish, nor the clearing of a lost part.
+/// Whether no other operation works on a zone: no reset or finish, clearing of a lost part, or repair.
 pub fn is_free(raid: &Raid, zone: ZoneIndex) -> bool {
-    !raid.zones.is_busy(zone) && !raid.background.is_clearing(zone)
+    !raid.zones.is_busy(zone) && !raid.background.is_clearing(zone) && !raid.background.is_held(zone)
+}
+
+/// A zone that no rebuild enters, and that is neither reset nor finished, until this is dropped.
+pub struct ZoneHold<'r>(&'r Raid, ZoneIndex);
+
+impl Drop for ZoneHold<'_> {
+    fn drop(&mut self) {
+        self.0.background.release(self.1);
+        self.0.zones.changed.open();
+    }
+}
+
+/// Holds a zone that is free.
+pub fn hold(raid: &Raid, zone: ZoneIndex) -> ZoneHold<'_> {
+    assert!(is_free(raid, zone), "zone {} is held while it is in use", zone.0);
+    raid.background.hold(zone);
+    ZoneHold(raid, zone)
 }
 
 /// Resets the remains of a zone on a member that lacks its part, if they may be reset now. No rebuild begins in the zone

@@ -65,8 +65,9 @@ fn direct(raid: &Raid, zone: ZoneIndex, at: u64, data: &Buf) -> Option<(usize, C
     let piece = piece(raid, at, blocks);
     assert!(piece.to <= raid.layout.chunk_blocks, "a direct read of {piece:?}");
     let member = raid.layout.member(piece.stripe, piece.index);
-    let is_direct =
-        stripe::has_piece(raid, zone, member, piece) && !relocated::has_relocated(raid, zone, member);
+    let first = stripe::first_block(raid, piece);
+    let is_direct = stripe::has_piece(raid, zone, member, piece)
+        && !relocated::is_any_relocated(raid, zone, member, first..first + blocks);
     is_direct.then_some((member, piece))
 }
 

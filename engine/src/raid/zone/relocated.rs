@@ -1,67 +1,85 @@
-//! Relocated blocks (policy `log`): their content is in metadata logs, since their place cannot be written.
+//! Relocated blocks: their content is in the metadata log of their member, since their place cannot be written. With the
+//! policy `log` they replace burned blocks; with every policy, blocks that the drive cannot read or returns wrong
+//! ([`crate::raid::maintain::repair`]). They are kept in memory, and reads take them from there: the drive may return an
+//! error for their place.
 
 use crate::{
     buf::{BLOCK, Buf},
     device::Completion,
     format::record::{ParityRecord, RELOCATED, Record},
     raid::{
-        durable, failures,
-        geometry::ChunkRange,
-        io,
+        durable, failures, io,
+        journal::log::{checkpoint_blocks, log_blocks},
         parts::Raid,
         policy::{Policy, log::position},
         recover::verdict::RepairWrite,
-        zone::flow::Zone,
+        zone::{bad_block_records, flow::Zone},
     },
     zone::{Lba, ZoneIndex},
 };
-use std::ops::Range;
+use std::{collections::BTreeMap, ops::Range};
 
-/// Puts relocated blocks in their places in data that was read from a member, from block `at` of its part of a zone
-/// on. If the member's drive has been replaced since, the result is wrong: callers in a running array compare
-/// [`crate::raid::members::Members::losses`].
-pub fn overlay(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, data: Buf) -> Buf {
-    let log = raid.members.log(member);
-    if let Some(log) = log.filter(|_| has_relocated(raid, zone, member)) {
-        let mut data = data.into_mut();
-        let (epoch, live) = (raid.zone_records.epoch(zone), log.live.borrow());
-        for (at, block) in (at..).zip(data.chunks_exact_mut(BLOCK)) {
-            let (stripe, offset) = (at / raid.layout.chunk_blocks, at % raid.layout.chunk_blocks);
-            if let Some(found) = live.relocated.get(zone.0, epoch, stripe, RELOCATED as u64, offset) {
-                block.copy_from_slice(found);
-            }
-        }
-        return data.freeze();
-    }
-    data
-}
-
-/// As [`overlay`], for the blocks of `piece` in the row of its stripe.
-pub fn overlay_piece(raid: &Raid, zone: ZoneIndex, member: usize, piece: ChunkRange, data: Buf) -> Buf {
-    overlay(raid, zone, member, piece.stripe * raid.layout.chunk_blocks + piece.from, data)
+/// The content of block `at` of a member's part of a zone, if it is relocated. If the member's drive has been replaced
+/// since, it is wrong: callers in a running array compare [`crate::raid::members::Members::losses`].
+pub fn get(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> Option<Buf> {
+    let log = raid.members.log(member).filter(|_| has_relocated(raid, zone, member))?;
+    let (epoch, chunk) = (raid.zone_records.epoch(zone), raid.layout.chunk_blocks);
+    let live = log.live.borrow();
+    live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).cloned()
 }
 
 /// Whether block `at` of a member's part of a zone is relocated.
 pub fn is_relocated(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> bool {
-    let log = raid.members.log(member);
-    log.filter(|_| has_relocated(raid, zone, member)).is_some_and(|log| {
-        let (epoch, chunk) = (raid.zone_records.epoch(zone), raid.layout.chunk_blocks);
-        let live = log.live.borrow();
-        live.relocated.get(zone.0, epoch, at / chunk, RELOCATED as u64, at % chunk).is_some()
-    })
+    get(raid, zone, member, at).is_some()
+}
+
+/// Whether any of `blocks` of a member's part of a zone is relocated.
+pub fn is_any_relocated(raid: &Raid, zone: ZoneIndex, member: usize, mut blocks: Range<u64>) -> bool {
+    has_relocated(raid, zone, member) && blocks.any(|at| is_relocated(raid, zone, member, at))
 }
 
 /// Whether any block of a member's part of a zone is relocated.
 pub fn has_relocated(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
-    raid.layout.policy == Policy::Log
+    raid.relocates.get()
         && raid.members.log(member).is_some_and(|log| log.live.borrow().relocated.has(zone.0))
 }
 
-/// Logs the content of burned blocks of a member, from block `at` of its part of a zone on, within a row.
+/// Blocks of a member's log that its burned and relocated blocks may take at most, by zone, with the headers of their
+/// records.
+pub fn log_blocks_taken(raid: &Raid, member: usize) -> BTreeMap<u32, u64> {
+    let (chunk, mut taken) = (raid.layout.chunk_blocks, BTreeMap::new());
+    let burned = raid.zone_records.burned();
+    for b in burned.iter().filter(|b| b.member as usize == member) {
+        // Each row has a record of its own, with a header.
+        let rows = b.to.div_ceil(chunk) - b.from / chunk;
+        *taken.entry(b.zone).or_insert(0) += b.to - b.from + rows;
+    }
+    let is_burned = |zone: u32, at: u64| {
+        burned.iter().any(|b| (b.zone, b.member as usize) == (zone, member) && (b.from..b.to).contains(&at))
+    };
+    if let Some(log) = raid.members.log(member) {
+        for (zone, stripe, block) in log.live.borrow().relocated.blocks() {
+            if !is_burned(zone, stripe * chunk + block) {
+                *taken.entry(zone).or_insert(0) += 2;
+            }
+        }
+    }
+    taken
+}
+
+/// Blocks of a member's log that burned and relocated blocks may take: all that checkpoints leave.
+pub fn log_room(raid: &Raid, member: usize) -> u64 {
+    let Some(device) = raid.members.device(member) else { return 0 };
+    let needed = checkpoint_blocks(&raid.membership.superblock()) + bad_block_records::bad_block_room(raid);
+    log_blocks(device.geometry(), raid.layout.policy).saturating_sub(needed)
+}
+
+/// Logs the content of burned or unreadable blocks of a member, from block `at` of its part of a zone on, within a row.
 pub fn relocate(raid: &Raid, zone: ZoneIndex, epoch: u64, member: usize, at: u64, data: &[u8]) -> Completion {
     let (stripe, from) = (at / raid.layout.chunk_blocks, (at % raid.layout.chunk_blocks) as u32);
     let end = from as u64 + (data.len() / BLOCK) as u64;
     assert!(end <= raid.layout.chunk_blocks, "relocated blocks {from}..{end} of a chunk");
+    raid.relocates.set(true);
     let data = raid.copy(data);
     let record = ParityRecord { zone: zone.0, epoch, stripe, index: RELOCATED, from, data };
     raid.append(member, Record::Parity(record))
@@ -75,9 +93,9 @@ pub fn unburn(raid: &Raid, zone: ZoneIndex, member: usize) {
     }
 }
 
-/// Drops the burned blocks of zones that have been reset.
+/// Drops the burned and relocated blocks of zones that have been reset.
 pub fn forget_burned(raid: &Raid, zones: Range<u32>) {
-    if raid.layout.policy == Policy::Log {
+    if raid.layout.policy == Policy::Log || raid.relocates.get() {
         for zone in zones {
             (0..raid.members.count()).for_each(|member| unburn(raid, ZoneIndex(zone), member));
         }

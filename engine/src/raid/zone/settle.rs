@@ -186,6 +186,7 @@ pub fn settled(raid: &Raid, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         zone.queued.open();
     }
     zone.changed.open();
+    raid.zone_records.unreadable.wake();
 }
 
 /// End of the window: blocks below may be submitted with the present positions of the members of `live`.
@@ -211,6 +212,7 @@ pub fn end_zone(raid: &Raid, zone: &Zone) {
     }
     zone.end();
     raid.zones.changed.open();
+    raid.zone_records.unreadable.wake();
 }
 
 /// Explicit flushes: moves the write pointers of live members to their target positions, where these are ahead.

@@ -87,7 +87,8 @@ pub fn note_read_of(
     match result {
         Ok(()) => raid.zone_records.unreadable.remove(zone.0, member, blocks),
         Err(error) if is_unreadable(error) && raid.members.is_active(member) => {
-            raid.zone_records.unreadable.add(zone.0, member, blocks);
+            let is_lacking = |at: &u64| !relocated::is_relocated(raid, zone, member, *at);
+            raid.zone_records.unreadable.add(zone.0, member, blocks.filter(is_lacking));
         }
         Err(_) => {}
     }
@@ -216,15 +217,50 @@ pub async fn decode_without(
 }
 
 /// Starts to read `piece`'s offsets of the stripe's row from a member, whether it holds data or parity there. The
-/// completion is evaluated by [`take_read`].
+/// completion is evaluated by [`take_read`], which reads blocks between relocated ones itself.
 pub(super) fn submit_read(
     raid: &Raid,
     zone: ZoneIndex,
     member: usize,
     piece: ChunkRange,
 ) -> (Seat, Completion) {
-    let buf = raid.pool.borrow_mut().take(piece.to - piece.from).freeze();
-    (raid.members.seat(member), io::read(raid, member, zone, first_block(raid, piece), buf))
+    let (first, blocks) = (first_block(raid, piece), piece.to - piece.from);
+    let completion = match relocated::is_any_relocated(raid, zone, member, first..first + blocks) {
+        true => Completion::ready(Done::ok()),
+        false => {
+            let buf = raid.pool.borrow_mut().take(blocks).freeze();
+            io::read(raid, member, zone, first, buf)
+        }
+    };
+    (raid.members.seat(member), completion)
+}
+
+/// Reads blocks of a member's part of a zone: relocated ones from memory, the others from the drive.
+async fn read_around(
+    raid: &Raid,
+    zone: ZoneIndex,
+    member: usize,
+    blocks: Range<u64>,
+) -> Result<Buf, DeviceError> {
+    let mut whole = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
+    let is_relocated = |at: &u64| relocated::is_relocated(raid, zone, member, *at);
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let bytes = (at - blocks.start) as usize * BLOCK;
+        if let Some(found) = relocated::get(raid, zone, member, at) {
+            whole[bytes..][..BLOCK].copy_from_slice(&found);
+            at += 1;
+            continue;
+        }
+        let to = (at..blocks.end).find(is_relocated).unwrap_or(blocks.end);
+        let buf = Buf::zeroed((to - at) as usize * BLOCK);
+        let done = checksum::read(raid, member, zone, at, Expected::Row, buf).await;
+        note_read_of(raid, zone, member, at..to, done.result);
+        done.result?;
+        whole[bytes..][..done.data.len()].copy_from_slice(&done.data);
+        at = to;
+    }
+    Ok(whole.freeze())
 }
 
 /// Evaluates the completion of a read of `piece` from a member: records errors, and puts relocated blocks in place.
@@ -235,15 +271,24 @@ pub(super) async fn take_read(
     piece: ChunkRange,
     done: Done,
 ) -> Result<Buf, DeviceError> {
-    let done = checksum::checked(raid, seat.member, zone, first_block(raid, piece), Expected::Row, done);
-    note_read(raid, zone, seat.member, piece, done.result);
+    let (member, first) = (seat.member, first_block(raid, piece));
+    let blocks = first..first + (piece.to - piece.from);
+    let is_read = !done.data.is_empty() || done.result.is_err();
+    let done = match !is_read || relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
+        true => read_around(raid, zone, member, blocks).await.map_or_else(Done::error, Done::with_data),
+        false => {
+            let done = checksum::checked(raid, member, zone, first, Expected::Row, done);
+            note_read(raid, zone, member, piece, done.result);
+            done
+        }
+    };
     if power::notices_power_loss(raid, 1 << seat.member) {
         power::power_checked(raid).await;
     }
     match done.result {
         // The part may have been lost during the read.
         Ok(()) if !has_piece(raid, zone, seat.member, piece) => Err(Status::UnrecoveredReadError.into()),
-        Ok(()) => Ok(relocated::overlay_piece(raid, zone, seat.member, piece, done.data)),
+        Ok(()) => Ok(done.data),
         Err(error) => {
             read_failed(raid, zone, seat, error);
             Err(error)
@@ -324,8 +369,15 @@ pub async fn decode_rows(
     let (others, losses) = (check_others(raid, zone, member)?, raid.members.losses());
     let pending: Vec<_> = each(others)
         .map(|other| {
-            let buf = raid.pool.borrow_mut().take(to - from).freeze();
-            (raid.members.seat(other), io::read(raid, other, zone, from, buf))
+            let read = match relocated::is_any_relocated(raid, zone, other, from..to) {
+                // Read singly below.
+                true => Completion::failed(Status::UnrecoveredReadError),
+                false => {
+                    let buf = raid.pool.borrow_mut().take(to - from).freeze();
+                    io::read(raid, other, zone, from, buf)
+                }
+            };
+            (raid.members.seat(other), read)
         })
         .collect();
     let mut found = StripeRows { from, parts: vec![Buf::default(); raid.members.count()] };
@@ -333,16 +385,21 @@ pub async fn decode_rows(
     // An error other than that of an unreadable block: the data may still exist.
     let mut other_error = None;
     for (seat, completion) in pending {
-        let done = checksum::checked(raid, seat.member, zone, from, Expected::Row, completion.await);
+        let mut done = checksum::checked(raid, seat.member, zone, from, Expected::Row, completion.await);
+        if relocated::is_any_relocated(raid, zone, seat.member, from..to) {
+            done.result = Err(Status::UnrecoveredReadError.into());
+        }
         power::notices_power_loss(raid, 1 << seat.member);
         let (data, mut blocks) = match done.result {
             Ok(()) => (done.data, Vec::new()),
             Err(error) => {
-                read_failed(raid, zone, seat, error);
+                if !relocated::is_any_relocated(raid, zone, seat.member, from..to) {
+                    read_failed(raid, zone, seat, error);
+                }
                 read_singly_from(raid, zone, seat, from..to, &mut other_error).await?
             }
         };
-        found.parts[seat.member] = relocated::overlay(raid, zone, seat.member, from, data);
+        found.parts[seat.member] = data;
         blocks.extend(raid.zone_records.bad_blocks_among(zone, seat.member, from..to));
         for at in blocks.into_iter().filter(|at| !relocated::is_relocated(raid, zone, seat.member, *at)) {
             *unreadable.entry(at).or_default() |= 1 << seat.member;
@@ -397,6 +454,10 @@ async fn read_singly_from(
         if raid.live(zone) & (1 << seat.member) == 0 {
             // The other members may be enough.
             return Err(RebuildStop::Again);
+        }
+        if let Some(found) = relocated::get(raid, zone, seat.member, at) {
+            data.block_mut(place).copy_from_slice(&found);
+            continue;
         }
         let block = Buf::zeroed(BLOCK);
         let done = checksum::read(raid, seat.member, zone, at, Expected::Row, block).await;

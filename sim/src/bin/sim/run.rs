@@ -434,6 +434,8 @@ impl Run {
             "claims": counts.claims,
             "pessimistic_claims": counts.pessimistic_claims,
             "remedies": counts.remedies,
+            "scrubs": counts.scrubs,
+            "repaired": counts.repaired,
             "coverage": summary.sights.len(),
             "failures": summary.failures.len(),
             "first_failure": summary.failures.first().and_then(|f| f.failure.as_deref()),
@@ -473,6 +475,8 @@ impl Run {
             ("claims of the status", counts.claims),
             ("too pessimistic", counts.pessimistic_claims),
             ("remedies", counts.remedies),
+            ("zones scrubbed", counts.scrubs),
+            ("blocks repaired in them", counts.repaired),
             ("coverage", summary.sights.len() as u64),
             ("failures", summary.failures.len() as u64),
         ]

@@ -21,7 +21,7 @@ use super::{
 use concat::NamespaceConcat;
 use emu::rng::Rng;
 use engine::{
-    array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails},
+    array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails, ZoneScrub},
     device::{Command, Completion, Geometry, ZonedDevice},
     raid::{events, policy::Policy},
     runtime::Runtime,
@@ -323,6 +323,10 @@ impl Subject for LayeredSubject {
 
     fn rebuild(&self) -> Work<u64> {
         Subject::rebuild(&self.array)
+    }
+
+    fn scrub(&self, zone: u32) -> Work<ZoneScrub> {
+        Subject::scrub(&self.array, zone)
     }
 
     fn fail(&self, member: usize) -> Work<()> {

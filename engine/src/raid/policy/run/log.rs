@@ -8,11 +8,9 @@ use crate::{
         durable,
         error::ArrayError,
         events::Event,
-        geometry::{MAX_MEMBERS, MAX_PARITIES, ParityPlace, Role},
-        journal::log::{checkpoint_blocks, log_blocks},
+        geometry::{MAX_MEMBERS, MAX_PARITIES, ParityPlace, Role, each},
         parts::Raid,
         policy::{
-            Policy,
             log::{LogEvidence, LogPart, SymbolLocation, data_end, decide, position},
             zrwa::{Refusal, tail_slots},
         },
@@ -21,7 +19,6 @@ use crate::{
             verdict::{RepairWrite, Tail, Verdict, ZoneView},
         },
         zone::{
-            bad_block_records,
             checksum::{self, Expected},
             flow::{ParityMismatch, Round, Zone, blank_parities},
             relocated,
@@ -303,6 +300,10 @@ async fn sum_of(
                     (layout.member(stripe, index), stripe * layout.chunk_blocks + block)
                 }
             };
+            if let Some(found) = relocated::get(raid, view.zone, member, at) {
+                blocks.push(found);
+                continue;
+            }
             let block = Buf::zeroed(BLOCK);
             let read = checksum::read(raid, member, view.zone, at, Expected::Row, block).await;
             let is_whole = !raid.zone_records.has_bad_block(view.zone, member, at..at + 1);
@@ -312,7 +313,7 @@ async fn sum_of(
                 }
                 continue 'again;
             };
-            blocks.push(relocated::overlay(raid, view.zone, member, at, data));
+            blocks.push(data);
         }
         let mut result = BufMut::zeroed(BLOCK);
         recipe.run(&mut result, &blocks);
@@ -374,13 +375,18 @@ pub fn keep_of_logs(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<()
         });
         live.relocated.retain(|zone, epoch, stripe, _, block| {
             let at = stripe * layout.chunk_blocks + block;
-            let below = match of_zone(zone, epoch) {
-                Some(Some(tail)) => at < position(layout, member, tail.blocks),
-                Some(None) => true,
-                None => false,
-            };
-            let burned = || burned_of(raid, ZoneIndex(zone), epoch, member);
-            in_doubt(zone, epoch) || below && burned().iter().any(|b| b.contains(&at))
+            let is_burned =
+                || burned_of(raid, ZoneIndex(zone), epoch, member).iter().any(|b| b.contains(&at));
+            // A lost part is rebuilt without relocated blocks.
+            let lacks = raid.zone_records.lost(ZoneIndex(zone)) & (1 << member) != 0;
+            in_doubt(zone, epoch)
+                || match of_zone(zone, epoch).filter(|_| !lacks) {
+                    // Blocks of complete stripes have been repaired; they do not change.
+                    Some(Some(tail)) if stripe < tail.blocks / layout.stripe_blocks() => true,
+                    Some(Some(tail)) => at < position(layout, member, tail.blocks) && is_burned(),
+                    Some(None) => true,
+                    None => false,
+                }
         });
         for (zone, tail) in tails.iter().filter_map(|(zone, tail)| Some((*zone, (*tail)?))) {
             let epoch = raid.zone_records.record(ZoneIndex(zone)).epoch;
@@ -408,18 +414,10 @@ pub fn keep_of_logs(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<()
 /// # Errors
 /// The log is too small for them.
 fn bound_burned(raid: &Raid, offline: &BTreeSet<u32>) -> Result<(), ArrayError> {
-    let needed = checkpoint_blocks(&raid.membership.superblock());
-    for member in 0..raid.members.count() {
-        let Some(device) = raid.members.device(member) else { continue };
-        let room = log_blocks(device.geometry(), Policy::Log)
-            .saturating_sub(needed + bad_block_records::bad_block_room(raid));
+    for member in each(raid.members.active()) {
+        let room = relocated::log_room(raid, member);
         loop {
-            let mut of_zones = BTreeMap::new();
-            for b in raid.zone_records.burned().iter().filter(|b| b.member as usize == member) {
-                // Each row has a record of its own, with a header.
-                let rows = b.to.div_ceil(raid.layout.chunk_blocks) - b.from / raid.layout.chunk_blocks;
-                *of_zones.entry(b.zone).or_insert(0) += b.to - b.from + rows;
-            }
+            let mut of_zones = relocated::log_blocks_taken(raid, member);
             let taken = of_zones.values().sum::<u64>();
             if taken <= room / 2 {
                 break;

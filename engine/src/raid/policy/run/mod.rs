@@ -137,7 +137,8 @@ impl Policy {
 }
 
 /// Drops logged parity and tails of zones that do not continue. In a zone that does, parity of stripes below its
-/// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail.
+/// tail is still needed: until write pointers prove these stripes, another recovery may find an earlier tail. Of
+/// relocated blocks, those of complete stripes are kept: repaired blocks, which do not change.
 fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
     let goes_on = |zone: u32, epoch: u64| {
         raid.zone_records.record(ZoneIndex(zone)).epoch == epoch
@@ -149,9 +150,23 @@ fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
                 z.0 == zone && goes_on
             })
     };
+    let keeps_row = |zone: u32, epoch: u64, stripe: u64| {
+        raid.zone_records.record(ZoneIndex(zone)).epoch == epoch
+            && verdicts.iter().any(|(z, verdict)| {
+                let rows = match verdict {
+                    Verdict::Open(tail) | Verdict::Finish(Some(tail)) => {
+                        tail.blocks / raid.layout.stripe_blocks()
+                    }
+                    Verdict::Full | Verdict::ReadOnly(_) | Verdict::Offline(_) => raid.layout.rows,
+                    Verdict::Empty | Verdict::Reset | Verdict::Finish(None) => 0,
+                };
+                z.0 == zone && stripe < rows
+            })
+    };
     for log in raid.members.logs() {
         let mut live = log.live.borrow_mut();
         live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
+        live.relocated.retain(|zone, epoch, stripe, _, _| keeps_row(zone, epoch, stripe));
         live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
     }
 }

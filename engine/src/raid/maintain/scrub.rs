@@ -1,0 +1,235 @@
+//! Scrub: reads every block in use of a zone, with its parity, and verifies it.
+//!
+//! A block is wrong if its checksum does not match, in an array that has checksums; or if the parities of its stripe
+//! show that it, and no other, contradicts the rest, which takes two parities. With one parity and no checksums a stripe
+//! that contradicts its parity is reported, since it is not known which of its blocks is wrong. Wrong and unreadable
+//! blocks are repaired ([`super::repair`]).
+//!
+//! Only blocks that do not change any more are read: a zone that is being written up to its last settled stripe.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    code::decode,
+    raid::{
+        error::{ArrayError, RebuildStop},
+        failures,
+        geometry::{Layout, each},
+        io,
+        maintain::{part, repair},
+        parts::Raid,
+        status::{ScrubFinding, ScrubFindingKind, ZoneScrub},
+        zone::{
+            checksum::{self, Expected},
+            exclusion, relocated, stripe,
+        },
+    },
+    runtime::{self, COPY, give_way},
+    zone::{ZoneIndex, ZoneState},
+};
+use std::{ops::Range, rc::Rc};
+
+/// As [`crate::array::Array::scrub_zone`].
+pub async fn scrub_zone(
+    raid: &Rc<Raid>,
+    zone: ZoneIndex,
+    pace: impl AsyncFn(u64),
+) -> Result<ZoneScrub, ArrayError> {
+    let (mut scrub, epoch) = (ZoneScrub::default(), raid.zone_records.epoch(zone));
+    let mut at = 0;
+    loop {
+        let changed = raid.zones.changed.wait();
+        if raid.membership.has_failed() {
+            return Err(failures::too_many_failed(raid));
+        }
+        let end = final_blocks(raid, zone);
+        if raid.zone_records.epoch(zone) != epoch || at >= end {
+            break;
+        }
+        if !exclusion::is_free(raid, zone) || raid.background.is_in(zone) {
+            changed.await;
+            continue;
+        }
+        let to = end.min((at / raid.layout.chunk_blocks + 1) * raid.layout.chunk_blocks);
+        let to = to.min(at + part::batch_blocks(raid));
+        let hold = exclusion::hold(raid, zone);
+        let bytes = match verify(raid, zone, at..to, &mut scrub.findings).await {
+            Ok(bytes) => bytes,
+            // The parts have changed meanwhile.
+            Err(RebuildStop::Again) => 0,
+            Err(RebuildStop::Error(_)) => break,
+        };
+        drop(hold);
+        if bytes > 0 {
+            (scrub.scanned_bytes, at) = (scrub.scanned_bytes + bytes, to);
+        }
+        give_way().await;
+        pace(bytes).await;
+    }
+    repair::ended(raid).await;
+    scrub.is_whole = raid.zones.state(zone) == ZoneState::Full || at == 0;
+    for finding in &mut scrub.findings {
+        let is_relocated =
+            |member| (finding.from..finding.to).all(|at| relocated::is_relocated(raid, zone, member, at));
+        finding.is_repaired = finding.member.is_some_and(is_relocated);
+    }
+    Ok(scrub)
+}
+
+/// End of the blocks of the parts of a zone that can be verified: of complete stripes, and on all members that hold
+/// their part final.
+fn final_blocks(raid: &Raid, zone: ZoneIndex) -> u64 {
+    let layout = &raid.layout;
+    if raid.zones.is_offline(zone) || !raid.members.are_enough(raid.live(zone)) {
+        return 0;
+    }
+    match raid.zones.running(zone) {
+        Some(_) => {
+            each(raid.live(zone)).map(|member| repair::final_blocks(raid, zone, member)).min().unwrap_or(0)
+        }
+        None if raid.zones.state(zone) == ZoneState::Full => {
+            raid.finished_tail(zone) / layout.stripe_blocks() * layout.chunk_blocks
+        }
+        None => 0,
+    }
+}
+
+/// Blocks of a stripe's row as read from the members; `None` for a member that lacks one or more of them.
+type RowParts = Vec<Option<Buf>>;
+
+/// Reads blocks of one row from all members that hold their parts of a zone, and adds what is wrong to `findings`.
+/// Returns the bytes that were read.
+async fn verify(
+    raid: &Rc<Raid>,
+    zone: ZoneIndex,
+    blocks: Range<u64>,
+    findings: &mut Vec<ScrubFinding>,
+) -> Result<u64, RebuildStop> {
+    let (layout, losses) = (&raid.layout, raid.members.losses());
+    let live = raid.live(zone);
+    let count = blocks.end - blocks.start;
+    let pending: Vec<_> = each(live)
+        .map(|member| {
+            let buf = raid.pool.borrow_mut().take(count).freeze();
+            (raid.members.seat(member), io::read(raid, member, zone, blocks.start, buf))
+        })
+        .collect();
+    let mut parts: RowParts = vec![None; raid.members.count()];
+    let mut bad = Vec::new();
+    for (seat, completion) in pending {
+        let member = seat.member;
+        let done = checksum::checked(raid, member, zone, blocks.start, Expected::Row, completion.await);
+        if done.result.is_ok() && !relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
+            stripe::note_read_of(raid, zone, member, blocks.clone(), Ok(()));
+            parts[member] = Some(done.data);
+            continue;
+        }
+        let mut whole = Vec::with_capacity(count as usize * BLOCK);
+        for at in blocks.clone() {
+            match read_block(raid, zone, member, at).await {
+                Ok(block) => whole.extend_from_slice(&block),
+                Err(kind) => {
+                    let finding = ScrubFinding {
+                        zone: zone.0,
+                        member: Some(member),
+                        from: at,
+                        to: at + 1,
+                        kind,
+                        is_repaired: false,
+                    };
+                    bad.push(finding);
+                }
+            }
+        }
+        if whole.len() == count as usize * BLOCK {
+            parts[member] = Some(Buf::copy_of(&whole));
+        }
+    }
+    if raid.members.losses() != losses || raid.live(zone) != live {
+        return Err(RebuildStop::Again);
+    }
+    findings.append(&mut bad);
+    runtime::work(count as u32 * COPY);
+    let row = blocks.start / layout.chunk_blocks;
+    if !is_consistent(layout, row, &parts, 0..count as usize * BLOCK, None) {
+        for at in blocks.clone() {
+            let bytes = (at - blocks.start) as usize * BLOCK..(at + 1 - blocks.start) as usize * BLOCK;
+            if is_consistent(layout, row, &parts, bytes.clone(), None) {
+                continue;
+            }
+            let member = wrong_member(raid, row, &parts, bytes);
+            if let Some(member) = member {
+                repair::repair(raid, zone, member, at).await;
+            }
+            let kind = match member {
+                Some(_) => ScrubFindingKind::Wrong,
+                None => ScrubFindingKind::Contradiction,
+            };
+            findings.push(ScrubFinding {
+                zone: zone.0,
+                member,
+                from: at,
+                to: at + 1,
+                kind,
+                is_repaired: false,
+            });
+        }
+    }
+    let read = parts.iter().flatten().count() as u64 * count;
+    parts.into_iter().flatten().for_each(|part| raid.pool.borrow_mut().give(part));
+    Ok(read.max(1) * BLOCK as u64)
+}
+
+/// Reads one block of a member's part of a zone, and records whether that is possible.
+async fn read_block(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> Result<Buf, ScrubFindingKind> {
+    if let Some(found) = relocated::get(raid, zone, member, at) {
+        return Ok(found);
+    }
+    let done = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
+    let kind = match done.result {
+        Ok(()) => ScrubFindingKind::Wrong,
+        Err(_) => ScrubFindingKind::Unreadable,
+    };
+    let seat = raid.members.seat(member);
+    let done = checksum::checked(raid, member, zone, at, Expected::Row, done);
+    stripe::note_read_of(raid, zone, member, at..at + 1, done.result);
+    if let Err(error) = done.result {
+        stripe::read_failed(raid, zone, seat, error);
+    }
+    done.result.map(|()| done.data).map_err(|_| kind)
+}
+
+/// Whether the parts of a row, at `bytes`, agree with each other, without that of the member `left_out`.
+fn is_consistent(
+    layout: &Layout,
+    row: u64,
+    parts: &RowParts,
+    bytes: Range<usize>,
+    left_out: Option<usize>,
+) -> bool {
+    let part =
+        |index: u8| parts[layout.member(row, index as u64)].as_deref().map(|part| &part[bytes.clone()]);
+    let indices = (0..layout.members as u64)
+        .filter(|index| left_out != Some(layout.member(row, *index)) && part(*index as u8).is_some());
+    let present = indices.fold(0, |all, index| all | 1 << index);
+    let symbols = &layout.symbols(layout.data_chunks())[..layout.members];
+    let mut sum = vec![0; bytes.len()];
+    decode::checks(present, symbols).all(|check| {
+        let sources: Vec<&[u8]> = check.sources().iter().filter_map(|source| part(source.stored)).collect();
+        check.run(&mut sum, &sources);
+        sum.iter().all(|byte| *byte == 0)
+    })
+}
+
+/// The member whose part of a row is wrong, at `bytes` of one block: the only one without which the others agree, and
+/// can still contradict each other.
+fn wrong_member(raid: &Raid, row: u64, parts: &RowParts, bytes: Range<usize>) -> Option<usize> {
+    let layout = &raid.layout;
+    let present = parts.iter().flatten().count() as u64;
+    // A wrong block that matches its checksum is the error of a write, not of a drive.
+    if raid.checksums || present < layout.data_chunks() + 2 {
+        return None;
+    }
+    let is_wrong = |member: &usize| is_consistent(layout, row, parts, bytes.clone(), Some(*member));
+    let mut wrong = (0..layout.members).filter(|member| parts[*member].is_some()).filter(is_wrong);
+    wrong.next().filter(|_| wrong.next().is_none())
+}
