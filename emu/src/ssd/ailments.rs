@@ -9,6 +9,8 @@
 //! | `offline ZONE` | the zone is lost (ZSO); it does not become read-only again |
 //! | `unreadable LBA` | reads of the block fail |
 //! | `flip LBA` | the lowest bit of the block's first byte is inverted in reads, without an error |
+//! | `drop LBA` | the write of the block is lost: it reads as unwritten, without an error |
+//! | `misdirect LBA OTHER` | the write of the block went to another one, which has its content; it reads as unwritten |
 //! | `slow FACTOR` | commands take this many times as long; 1 is normal speed |
 //! | `gone` | the drive does not answer |
 //! | `well LBA BLOCKS` | appended by the drive: blocks have been written or reset, and can be read again |
@@ -47,6 +49,9 @@ pub enum Ailment {
     Offline(ZoneIndex),
     Unreadable(Lba),
     Flipped(Lba),
+    Dropped(Lba),
+    /// The block, and the one that has its content.
+    Misdirected(Lba, Lba),
     Slow(u32),
     Gone,
 }
@@ -58,6 +63,8 @@ impl fmt::Display for Ailment {
             Ailment::Offline(zone) => write!(f, "offline {}", zone.0),
             Ailment::Unreadable(lba) => write!(f, "unreadable {}", lba.0),
             Ailment::Flipped(lba) => write!(f, "flip {}", lba.0),
+            Ailment::Dropped(lba) => write!(f, "drop {}", lba.0),
+            Ailment::Misdirected(lba, to) => write!(f, "misdirect {} {}", lba.0, to.0),
             Ailment::Slow(factor) => write!(f, "slow {factor}"),
             Ailment::Gone => write!(f, "gone"),
         }
@@ -76,6 +83,10 @@ pub struct Ailments {
     pub unreadable: BTreeSet<u64>,
     /// Blocks with an inverted bit, if they are written.
     pub flipped: BTreeSet<u64>,
+    /// Blocks of which the write was lost.
+    pub dropped: BTreeSet<u64>,
+    /// Blocks of which the write went to another block, and that block.
+    pub misdirected: BTreeMap<u64, u64>,
 }
 
 impl Ailments {
@@ -93,6 +104,8 @@ impl Ailments {
             (Some("offline"), Some(zone), None) => _ = self.worn.insert(small(zone), ZoneState::Offline),
             (Some("unreadable"), Some(lba), None) => _ = self.unreadable.insert(lba),
             (Some("flip"), Some(lba), None) => _ = self.flipped.insert(lba),
+            (Some("drop"), Some(lba), None) => _ = self.dropped.insert(lba),
+            (Some("misdirect"), Some(lba), Some(to)) => _ = self.misdirected.insert(lba, to),
             (Some("slow"), Some(factor), None) => self.slow = (factor > 1).then_some(small(factor)),
             (Some("gone"), None, None) => self.gone = true,
             (Some("well"), Some(lba), Some(blocks)) => _ = self.heal(Lba(lba), blocks),
@@ -102,14 +115,21 @@ impl Ailments {
 
     /// Removes the faults of these blocks; returns whether there were any.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
-        let before = self.unreadable.len() + self.flipped.len();
+        let before = self.count();
         if before == 0 {
             return false;
         }
         let other = |b: &u64| *b < lba.0 || *b - lba.0 >= blocks;
         self.unreadable.retain(other);
         self.flipped.retain(other);
-        self.unreadable.len() + self.flipped.len() < before
+        self.dropped.retain(other);
+        self.misdirected.retain(|from, to| other(from) && other(to));
+        self.count() < before
+    }
+
+    /// Number of faults of blocks.
+    fn count(&self) -> usize {
+        self.unreadable.len() + self.flipped.len() + self.dropped.len() + self.misdirected.len()
     }
 
     /// Parses the file of the drive with this UUID. The last line may be incomplete.
@@ -260,10 +280,12 @@ mod tests {
     #[test]
     fn fault_lines_accumulate_and_foreign_lines_are_ignored() {
         let text = "me\nread-only 3\noffline 3\nread-only 3\nunreadable 7\nunreadable 8\nflip 9\nwell 8 2\n\
+                    drop 20\ndrop 30\nmisdirect 21 22\nmisdirect 31 32\nmisdirect 33 34\nwell 30 2\nwell 34 1\n\
                     slow 4\nread-only\nread-only 1 2\nslow x\nnonsense\n\ngone";
         let found = Ailments::read(text, "me");
         assert_eq!(found.worn, BTreeMap::from([(3, ZoneState::Offline)]));
         assert_eq!((found.unreadable, found.flipped), (BTreeSet::from([7]), BTreeSet::new()));
+        assert_eq!((found.dropped, found.misdirected), (BTreeSet::from([20]), BTreeMap::from([(21, 22)])));
         assert_eq!((found.slow, found.gone), (Some(4), false), "the last line is not all there");
         assert!(Ailments::read(&format!("{text}\nslow 1\n"), "me").gone);
         assert_eq!(Ailments::read(&format!("{text}\nslow 1\n"), "me").slow, None);

@@ -87,6 +87,17 @@ fn read(ssd: &mut SsdState, lba: Lba, data: &mut Buf, oob: &mut Buf) -> Outcome 
     let (oob, nothing) = oob.split_at_mut(oob_stored);
     nothing.fill(0);
     ssd.media.read(lba, data, oob).map_err(os_error)?;
+    for (at, from) in ssd.faults.replaced(lba, stored as u64) {
+        let (place, bytes) = ((at.0 - lba.0) as usize, oob.len() / stored.max(1));
+        let (data, oob) = (&mut data[place * BLOCK..][..BLOCK], &mut oob[place * bytes..][..bytes]);
+        match from {
+            Some(from) => ssd.media.read(from, data, oob).map_err(os_error)?,
+            None => {
+                data.fill(0);
+                oob.fill(0);
+            }
+        }
+    }
     for flipped in ssd.faults.flipped(lba, stored as u64) {
         if ssd.media.is_written(flipped).map_err(os_error)? {
             data[(flipped.0 - lba.0) as usize * BLOCK] ^= 1;

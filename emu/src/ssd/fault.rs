@@ -207,6 +207,16 @@ impl FaultPlan {
         self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
     }
 
+    /// The blocks among these that read as unwritten, or with the content of another block, which is given.
+    pub(super) fn replaced(&self, lba: Lba, blocks: u64) -> Vec<(Lba, Option<Lba>)> {
+        let Ailments { dropped, misdirected, .. } = &self.ailments;
+        let range = lba.0..lba.0 + blocks;
+        let lost = dropped.range(range.clone()).chain(misdirected.range(range.clone()).map(|(from, _)| from));
+        let lost = lost.map(|at| (Lba(*at), None));
+        let arrived = misdirected.iter().filter(|(_, to)| range.contains(to));
+        lost.chain(arrived.map(|(from, to)| (Lba(*to), Some(Lba(*from))))).collect()
+    }
+
     /// Removes the faults of blocks that were written or reset. Returns whether that ends an injected fault.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         if !self.unreadable.is_empty() {

@@ -22,6 +22,8 @@ struct Faults {
     offline_zones: Vec<u32>,
     unreadable_blocks: Vec<u64>,
     flipped_blocks: Vec<u64>,
+    dropped_blocks: Vec<u64>,
+    misdirected_blocks: Vec<u64>,
 }
 
 pub fn run(output: Output, drive: &Path, fault: Fault) -> Result<u8> {
@@ -45,6 +47,10 @@ fn ailment(geometry: &Geometry, fault: Fault) -> Result<Option<Ailment>> {
         Fault::Offline { zone } => Ailment::Offline(zone_of(geometry, zone)?),
         Fault::Unreadable { lba } => Ailment::Unreadable(block_of(geometry, lba)?),
         Fault::Flip { lba } => Ailment::Flipped(block_of(geometry, lba)?),
+        Fault::Drop { lba } => Ailment::Dropped(block_of(geometry, lba)?),
+        Fault::Misdirect { lba, to } => {
+            Ailment::Misdirected(block_of(geometry, lba)?, block_of(geometry, to)?)
+        }
         Fault::Slow { factor } => Ailment::Slow(factor),
         Fault::Gone => Ailment::Gone,
         Fault::Clear => return Ok(None),
@@ -80,6 +86,8 @@ impl Faults {
             offline_zones: worn(ZoneState::Offline),
             unreadable_blocks: now.unreadable.into_iter().collect(),
             flipped_blocks: now.flipped.into_iter().collect(),
+            dropped_blocks: now.dropped.into_iter().collect(),
+            misdirected_blocks: now.misdirected.into_keys().collect(),
         }
     }
 }
@@ -102,6 +110,8 @@ fn faults_text(faults: &Faults) -> String {
     let text = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect();
     list(text(&faults.unreadable_blocks), "unreadable block", "unreadable blocks");
     list(text(&faults.flipped_blocks), "flipped bit in block", "flipped bits in blocks");
+    list(text(&faults.dropped_blocks), "lost write of block", "lost writes of blocks");
+    list(text(&faults.misdirected_blocks), "misdirected write of block", "misdirected writes of blocks");
     let what = if what.is_empty() { "no faults".to_string() } else { what.join("; ") };
     format!("{}: {what}\n", faults.drive)
 }

@@ -3,8 +3,9 @@
 //! The scenario: a tar stream is written to an array of five emulated ZN540 with many writes in flight; at a moment
 //! drawn from the seed the power fails, and one drive is lost with it. The array is assembled from the other four, and
 //! all acknowledged bytes are compared with the stream. The rest of the stream is written degraded, with another power
-//! cut; a blank drive is rebuilt, with a third power cut; another drive is lost, and everything is read back, unpacked
-//! and compared with the files. Every write carries FUA, so that acknowledged data is durable.
+//! cut; a blank drive is rebuilt, with a third power cut; bits flip on a drive, and a scrub repairs them; another drive is
+//! lost, and everything is read back, unpacked and compared with the files. Every write carries FUA, so that acknowledged
+//! data is durable.
 
 mod rig;
 mod source;
@@ -25,12 +26,14 @@ use engine::{
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
+    zone::ZoneIndex,
 };
 use rig::DemoRig;
 use serde::Serialize;
 use source::DemoSource;
 use std::{
     cell::Cell,
+    collections::BTreeSet,
     fs::Metadata,
     future::poll_fn,
     io,
@@ -57,6 +60,9 @@ const ENOUGH_BYTES: u64 = 1 << 20;
 
 /// Power cuts while the stream is written.
 const CUTS: u64 = 2;
+
+/// Bits that flip on a drive.
+const FLIPS: u64 = 24;
 
 /// Most bytes of the files that are stored if no path is given.
 const OWN_BYTES: u64 = 256 << 20;
@@ -99,6 +105,9 @@ struct Report {
     verified_at_cut_bytes: u64,
     members_lost: u32,
     rebuilt_bytes: u64,
+    /// Blocks in which a bit flipped, and blocks that scrubs repaired.
+    flipped_blocks: u64,
+    repaired_blocks: u64,
     /// Blocks written to flash on the five drives of the array after the rebuild, divided by blocks of the stream. A
     /// block that is overwritten inside a ZRWA counts once. `None` without input.
     flash_write_amplification: Option<f64>,
@@ -257,6 +266,7 @@ impl Scenario {
         }
         self.write_on(&array, lost, from)?;
         self.rebuild(array, lost)?;
+        self.flip_and_scrub()?;
         self.lose_another(lost)
     }
 
@@ -264,7 +274,7 @@ impl Scenario {
         let options = CreateOptions {
             group_blocks: 0,
             spare_zones: None,
-            checksums: false,
+            checksums: true,
             name: "demo".into(),
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,
@@ -404,6 +414,34 @@ impl Scenario {
         Ok((done_bytes.get(), is_rebuilt))
     }
 
+    /// Flips bits on one drive, in the first half of the stream, and scrubs the array.
+    fn flip_and_scrub(&mut self) -> Result<()> {
+        self.runtime.clear();
+        let array = self.assemble()?;
+        let (drive, zone_blocks) =
+            (self.rig.draw(MEMBERS as u64) as usize, array.geometry().zone_capacity_blocks / DATA_MEMBERS);
+        let mut flipped = BTreeSet::new();
+        for _ in 0..FLIPS.min(self.total / BLOCK as u64 / 8) {
+            let block = self.rig.draw(self.total / BLOCK as u64 / DATA_MEMBERS / 2);
+            flipped.insert((block / zone_blocks, block % zone_blocks));
+        }
+        for (zone, at) in &flipped {
+            self.rig.flip(drive, *zone, *at);
+        }
+        self.report.flipped_blocks = flipped.len() as u64;
+        let mut read = 0;
+        for zone in (0..array.geometry().zones).map(ZoneIndex) {
+            let scrubbed = self.wait(array.scrub_zone(zone, async |_| ()))??;
+            read += scrubbed.scanned_bytes;
+            self.report.repaired_blocks +=
+                scrubbed.findings.iter().filter(|found| found.is_repaired).count() as u64;
+        }
+        let (flipped, repaired) = (self.report.flipped_blocks, self.report.repaired_blocks);
+        let details =
+            format!("{}; {flipped} bits had flipped on drive {drive}, {repaired} repaired", show(read));
+        self.say("scrubbed", &details)
+    }
+
     /// Loses a drive that survived the first loss, then reads and unpacks everything.
     fn lose_another(&mut self, lost: usize) -> Result<()> {
         let second = (lost + 1 + self.rig.draw(DATA_MEMBERS) as usize) % MEMBERS;
@@ -454,6 +492,7 @@ fn report_text(report: &Report, again: &str) -> String {
         ("files, directories and links the same", report.entries_same.to_string()),
         ("different", report.entries_different.to_string()),
         ("rebuilt", show(report.rebuilt_bytes)),
+        ("flipped bits repaired", format!("{} of {}", report.repaired_blocks, report.flipped_blocks)),
         ("flash write amplification", amplification),
         ("lost", show(report.lost_bytes)),
         ("seconds", format!("{:.2}", report.seconds)),

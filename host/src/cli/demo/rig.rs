@@ -7,14 +7,14 @@ use super::source::no_temporary_files;
 use anyhow::{Context, Result};
 use emu::{
     rng::Rng,
-    ssd::{Cut, EmulatedDrive, ImageMedia, Model},
+    ssd::{Cut, EmulatedDrive, Fault, ImageMedia, Model},
 };
 use engine::{
     array::Drive,
     buf::BLOCK,
     device::{Command, Completer, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    zone::Lba,
+    zone::{Lba, ZoneIndex},
 };
 use std::{
     cell::{Cell, RefCell},
@@ -188,6 +188,16 @@ impl DemoRig {
         let mut drives = self.drives.borrow_mut();
         *drives.get_mut(role).context("there is no such drive")? = Some(device.clone());
         Ok(Drive { name: format!("drive {role} (new)"), device })
+    }
+
+    /// Flips a bit, drawn from the seed, of block `at` of a zone of the array on the drive in `role`.
+    pub fn flip(&self, role: usize, zone: u64, at: u64) {
+        let bit = self.draw(BLOCK as u64 * 8) as u32;
+        if let Some(Some(drive)) = self.drives.borrow().get(role) {
+            // The first two zones hold metadata.
+            let lba = Lba(drive.geometry().start(ZoneIndex(zone as u32 + 2)).0 + at);
+            drive.drive.ssd().borrow_mut().faults().after(0, Fault::Corrupt { lba, bit });
+        }
     }
 
     /// Bytes written to flash on the drives that are not lost. A block that is overwritten inside a ZRWA counts once;
