@@ -134,11 +134,14 @@ install-built:
 	    sed 's|@BINDIR@|$(BINDIR)|' dist/zoneraid@.service >"$$room/unit" && \
 	    sed 's|@BINDIR@|$(BINDIR)|' dist/60-zoneraid.rules >"$$room/rules" && \
 	    install -D -m 644 "$$room/unit" $(UNITS)/zoneraid@.service && \
+	    sed 's|@BINDIR@|$(BINDIR)|' dist/zoneraid-scrub.service >"$$room/scrub" && \
+	    install -D -m 644 "$$room/scrub" $(UNITS)/zoneraid-scrub.service && \
+	    install -D -m 644 dist/zoneraid-scrub.timer $(UNITS)/zoneraid-scrub.timer && \
 	    install -D -m 644 "$$room/rules" $(RULES)/60-zoneraid.rules
 	@echo "installed below $(DESTDIR)$(PREFIX); then: systemctl daemon-reload && udevadm control --reload"
 
 # Running arrays keep running, but are not started automatically any more.
 uninstall:
 	rm -f $(DESTDIR)$(BINDIR)/zoneraid $(MAN)/zoneraid.8 $(MAN)/zoneraid-*.8 $(COMPLETIONS)
-	rm -f $(UNITS)/zoneraid@.service $(RULES)/60-zoneraid.rules
+	rm -f $(UNITS)/zoneraid@.service $(UNITS)/zoneraid-scrub.service $(UNITS)/zoneraid-scrub.timer $(RULES)/60-zoneraid.rules
 	@echo "removed from $(DESTDIR)$(PREFIX); then: systemctl daemon-reload && udevadm control --reload"

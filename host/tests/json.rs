@@ -52,6 +52,11 @@ fn check(value: &Value, schema: &Value, at: &str) {
     }
 }
 
+/// Checks that a value has exactly the fields of a schema.
+pub fn check_schema(value: &Value, name: &str) {
+    check(value, &schema(name), name);
+}
+
 #[test]
 fn json_output_of_commands_matches_schemas() {
     let place = Place::new();
@@ -66,9 +71,15 @@ fn json_output_of_commands_matches_schemas() {
     );
     let mut create = vec!["create", "tank"];
     create.extend(drives[..5].iter().map(String::as_str));
-    for fault in
-        [&["flip", "3"][..], &["offline", "3"], &["read-only", "2"], &["unreadable", "3"], &["slow", "2"]]
-    {
+    for fault in [
+        &["flip", "3"][..],
+        &["drop", "4"],
+        &["misdirect", "4", "5"],
+        &["offline", "3"],
+        &["read-only", "2"],
+        &["unreadable", "3"],
+        &["slow", "2"],
+    ] {
         prints("emulate-fault.json", &[&["emulate", "fault", &drives[6]], fault].concat());
     }
     prints("emulate-fault.json", &["emulate", "fault", &drives[6], "gone"]);

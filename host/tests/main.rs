@@ -19,6 +19,7 @@ mod manual;
 mod names;
 mod namespaces;
 mod owner;
+mod scrub;
 mod status;
 mod tidy;
 mod trouble;

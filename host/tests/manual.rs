@@ -22,7 +22,7 @@ fn manual_pages_match_commands_exactly() {
         .collect();
     let mut expected = BTreeSet::from(["zoneraid.8".to_string()]);
     for command in commands(&place, &[]) {
-        if ["zone", "namespace", "emulate", "export", "volume"].contains(&command.as_str()) {
+        if ["zone", "namespace", "emulate", "export", "volume", "scrub"].contains(&command.as_str()) {
             let inner = commands(&place, &[&command]);
             expected.extend(inner.iter().map(|name| format!("zoneraid-{command}-{name}.8")));
         }

@@ -202,6 +202,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "members::repair",
             "daemon::block",
             "daemon::rebuilder",
+            "daemon::scrubber",
             "daemon::socket",
             "daemon::state",
             "daemon::status",

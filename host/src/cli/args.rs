@@ -173,6 +173,13 @@ pub enum Verb {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
+    /// Read everything on a running array, and repair what is wrong (check, verify)
+    ///
+    /// Every block in use is read with its parity, and compared with its checksum if the array has checksums. Wrong and
+    /// unreadable blocks are decoded from the other members and repaired. The array can be used meanwhile: requests
+    /// come first. A scrub continues after a restart.
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Export a running array to other hosts
     #[command(subcommand)]
     Export(ExportCommand),
@@ -396,6 +403,22 @@ pub enum Fault {
         /// Number of the block of 4 KiB, from 0
         lba: u64,
     },
+    /// Lose the write of a block (silent corruption), until it is written again
+    ///
+    /// The block reads as unwritten.
+    Drop {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
+    /// Misdirect the write of a block to another one (silent corruption)
+    ///
+    /// The other block has its content, and the block reads as unwritten, until either is written again.
+    Misdirect {
+        /// Number of the block of 4 KiB, from 0; it reads as unwritten
+        lba: u64,
+        /// Number of the block that has its content
+        to: u64,
+    },
     /// Slow commands down by a factor
     ///
     /// A command then takes that many times 10 µs, and 1 µs for each block of 4 KiB that it reads or writes.
@@ -541,8 +564,8 @@ pub struct Create {
     /// Partial parity policy; `zrwa` by default if all drives support it, otherwise `log`
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
-    /// Checksums of all blocks, which detect data that a drive returns wrong without an error; so far for emulated
-    /// drives, not with the policy `append`
+    /// Checksums of all blocks, which detect data that a drive returns wrong without an error; for drives with 20
+    /// bytes of metadata a block or more, not with the policy `append`
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     pub checksums: Switch,
     /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone
@@ -564,6 +587,43 @@ pub struct Create {
     /// Drives, 3 to 32 with RAID-5 and 4 to 32 with RAID-6, in the order of their roles
     #[arg(required = true, value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum ScrubCommand {
+    /// Start a scrub, or continue a paused one
+    Start {
+        /// Name, UUID or path of the array
+        #[arg(required_unless_present = "all")]
+        array: Option<ArrayName>,
+        /// Scrub all running arrays
+        #[arg(long, conflicts_with_all = ["array", "wait"])]
+        all: bool,
+        /// Read only zones that the last complete scrub has not read
+        #[arg(long)]
+        since_last: bool,
+        /// Bytes of all members to read per second, at most; while the array is in use 16 MiB, or less
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        rate: Option<u64>,
+        /// Wait until the scrub has ended
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Pause the scrub; `start` continues it
+    Pause {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// End the scrub
+    Stop {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Show the scrub and earlier ones: what was read, found and repaired
+    Status {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
 }
 
 #[derive(Subcommand)]

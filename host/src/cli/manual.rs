@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 43] = [
+const EXAMPLES: [(&str, &[&str]); 47] = [
     (
         "create",
         &[
@@ -56,6 +56,13 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
         ],
     ),
     ("rebuild", &["zoneraid rebuild tank"]),
+    (
+        "scrub start",
+        &["zoneraid scrub start tank", "zoneraid scrub start tank --since-last --rate 100M --wait"],
+    ),
+    ("scrub pause", &["zoneraid scrub pause tank"]),
+    ("scrub stop", &["zoneraid scrub stop tank"]),
+    ("scrub status", &["zoneraid scrub status tank", "zoneraid --json scrub status tank"]),
     ("fail", &["zoneraid fail tank 3"]),
     ("rename", &["zoneraid rename tank pool", "zoneraid rename drives/drive0.img tank"]),
     ("adopt", &["zoneraid adopt tank"]),
@@ -117,7 +124,10 @@ const EXAMPLES: [(&str, &[&str]); 43] = [
 
 const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "success; for status: healthy, or being changed by another process"),
-    ("1", "for status: degraded; for replace and rebuild: some data could not be rebuilt"),
+    (
+        "1",
+        "for status: degraded; for replace and rebuild: some data could not be rebuilt; for scrub: or repaired",
+    ),
     ("2", "for status: unusable"),
     (
         "4",
@@ -126,8 +136,9 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ),
 ];
 
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     ("/dev/zoneraid/NAME", "block device of a running array"),
+    ("/var/lib/zoneraid/UUID.scrub", "state and history of the scrubs of an array"),
     ("/dev/zoneraid/ARRAY/NAME", "block device of a namespace of a running array"),
     ("/run/zoneraid/UUID.sock", "control socket of the daemon of an array, for its user only"),
     ("/run/zoneraid/UUID.lock", "locked by the daemon of an array, so that no copy of it runs as well"),

@@ -17,6 +17,7 @@ mod namespace;
 mod overview;
 mod owner;
 mod repair;
+mod scrub;
 mod status;
 mod top;
 mod volume;
@@ -120,6 +121,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Replace { drives, cancel: true, .. } => repair::cancel_copy(output, drives),
         Verb::Replace { drives, now, yes, .. } => repair::replace(output, drives, now, yes),
         Verb::Rebuild { array } => repair::rebuild(output, &array),
+        Verb::Scrub(command) => scrub::run(output, command),
         Verb::Export(ExportCommand::Nvmet {
             array,
             transport: Transport::Tcp,

@@ -74,6 +74,9 @@ fn status_text(status: &Status) -> String {
     if let Some(rebuild) = &status.rebuild {
         text += &format!("{:>7}: {}\n", rebuild.kind(), rebuild_text(rebuild));
     }
+    if let Some(scrub) = &status.scrub {
+        text += &format!("  scrub: {}\n", scrub.line());
+    }
     if !status.used_by.is_empty() {
         let how = if status.changing { ", and keeps changing" } else { "" };
         text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));

@@ -241,7 +241,7 @@ impl Client {
             Request::CreateNamespace(_) => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
-            Request::CancelCopy { .. } => None,
+            Request::CancelCopy { .. } | Request::Scrub(_) => None,
         };
         self.ask_until(request, patience.map(|patience| Instant::now() + patience), note, progress)
     }

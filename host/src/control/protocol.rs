@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 15;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -56,6 +56,8 @@ pub enum Request {
     CancelCopy { member: Option<MemberName> },
     /// Continues an interrupted rebuild, or follows the running one: [`crate::report::RebuildReport`].
     Rebuild,
+    /// Starts, pauses or ends a scrub: [`crate::report::scrub::ScrubStatus`].
+    Scrub(ScrubRequest),
     /// Describes the drive of a member: [`crate::report::ExamineReport`].
     Examine { drive: PathBuf },
     /// Makes this host the owner of the array: [`crate::report::OwnerReport`].
@@ -74,6 +76,21 @@ pub enum Request {
     RemoveNamespace { namespace: String, yes: bool },
     /// Takes the block devices down and ends the daemon: [`StopReport`].
     Stop,
+}
+
+/// What to do with the scrub of an array.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub enum ScrubRequest {
+    /// Starts it, or continues a paused one, with a limit in bytes a second.
+    Start {
+        since_last: bool,
+        rate: Option<u64>,
+    },
+    Pause,
+    Stop,
+    /// Only reports.
+    Status,
 }
 
 /// Changes to a volume; `None` leaves a property unchanged.

@@ -1,17 +1,17 @@
 //! Answers requests on the control socket. Each connection has its own task.
 
 use super::{
-    drives, end, namespaces, rebuild,
+    drives, end, namespaces, rebuild, scrub,
     socket::{ControlConnection, request},
     state::{Daemon, Phase, log},
     status,
 };
 use crate::{
-    control::protocol::{Answer, Request, StopReport, VolumeChange},
+    control::protocol::{Answer, Request, ScrubRequest, StopReport, VolumeChange},
     members::repair,
     process::{machine, output::uuid},
     reactor::{give_way, ring::Ring},
-    report::{ExamineReport, OwnerReport, VolumeSet, Zones, no_volume},
+    report::{ExamineReport, OwnerReport, VolumeSet, Zones, no_volume, scrub::ScrubState},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
@@ -104,6 +104,12 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
             serde_json::to_value(rebuild::cancel_copy(daemon, member.as_ref()).await?)?
         }
         Request::Rebuild => serde_json::to_value(rebuild::rebuild_for(daemon, connection).await?)?,
+        Request::Scrub(request) => serde_json::to_value(match request {
+            ScrubRequest::Start { since_last, rate } => scrub::start(daemon, since_last, rate).await?,
+            ScrubRequest::Pause => scrub::set(daemon, ScrubState::Paused)?,
+            ScrubRequest::Stop => scrub::set(daemon, ScrubState::Stopped)?,
+            ScrubRequest::Status => scrub::scrub_status(daemon),
+        })?,
         Request::Examine { drive } => serde_json::to_value(examine(daemon, &drive).await?)?,
         Request::Adopt => {
             let host = machine::id().context(machine::NO_IDENTITY)?;

@@ -2,6 +2,7 @@
 
 use super::{
     block::{Block, lasting_users},
+    scrub,
     state::{Daemon, Phase, both, holds_back, log},
 };
 use crate::{process::output::quoted, reactor::Reactor};
@@ -39,6 +40,7 @@ async fn end_alone(daemon: &Daemon, leave: bool) -> Result<()> {
         server.close().await;
     }
     daemon.set_phase(Phase::Ending);
+    scrub::interrupt(daemon);
     let left = daemon.blocks.borrow().iter().find(|block| !block.stop.get()).map(|block| block.path.clone());
     assert!(
         leave || hidden.is_err() || left.is_none(),

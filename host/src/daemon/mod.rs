@@ -6,7 +6,7 @@
 //! takes over.
 //!
 //! `state.rs` is the state, and each of the other files has functions for one of its operations: `open.rs`, `serve.rs`
-//! and `end.rs` from the first block device to the last flush, `watch.rs` and `rebuild.rs` in the background,
+//! and `end.rs` from the first block device to the last flush, `watch.rs`, `rebuild.rs` and `scrub.rs` in the background,
 //! `answer.rs` for clients.
 
 mod answer;
@@ -18,6 +18,8 @@ mod namespaces;
 mod open;
 mod rebuild;
 mod rebuilder;
+mod scrub;
+mod scrubber;
 mod serve;
 mod socket;
 mod state;
@@ -42,6 +44,7 @@ use engine::{
     volume::{VolumeOptions, pages_in},
 };
 use rebuilder::Rebuilder;
+use scrubber::Scrubber;
 use sd_notify::NotifyState;
 use socket::ControlSocket;
 use state::{Phase, notify};
@@ -98,6 +101,7 @@ pub fn start(
         directory: directory.to_path_buf(),
         control: ControlSocket::listen(&run::socket_path(directory, &status.uuid))?,
         rebuilder: Rebuilder::default(),
+        scrubber: Scrubber::of(&status.uuid),
         volume: RefCell::default(),
         worker_threads: RefCell::default(),
         behaviour: VolumeOptions {
@@ -130,6 +134,9 @@ pub fn start(
     }
     if !status.read_only && !filled.is_empty() {
         runtime.spawn(rebuild::continue_copies(daemon.clone(), filled));
+    }
+    if !status.read_only {
+        scrub::resume(&daemon);
     }
     Ok(daemon)
 }

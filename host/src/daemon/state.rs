@@ -1,6 +1,6 @@
 //! The state of a daemon.
 
-use super::{block::Block, rebuilder::Rebuilder, socket::ControlSocket};
+use super::{block::Block, rebuilder::Rebuilder, scrubber::Scrubber, socket::ControlSocket};
 use crate::{
     members::OpenDrive,
     process::output::in_one_line,
@@ -76,6 +76,7 @@ pub struct Daemon {
     pub(super) directory: PathBuf,
     pub(super) control: ControlSocket,
     pub(super) rebuilder: Rebuilder,
+    pub(super) scrubber: Scrubber,
     /// The volume on the array, if there is one.
     pub(super) volume: RefCell<Option<Volume>>,
     /// Options of volumes, and messages about data that they have given up.

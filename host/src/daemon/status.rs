@@ -59,6 +59,7 @@ pub fn status(daemon: &Daemon) -> Status {
     status.add_shortages();
     status.events = EventReport::lately(daemon.array.events(0));
     status.rebuild = daemon.rebuilder.progress();
+    status.scrub = daemon.scrubber.report();
     if status.rebuild.is_some() && array.members.iter().all(|m| m.state != MemberState::Out) {
         status.action = None;
     }

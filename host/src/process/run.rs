@@ -23,6 +23,22 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 /// Environment variable that names the run directory.
 pub const RUN_VARIABLE: &str = "ZONERAID_RUN_DIR";
 
+/// Environment variable that names the directory of lasting state.
+pub const STATE_VARIABLE: &str = "ZONERAID_STATE_DIR";
+
+/// The file with the state and the history of an array's scrubs: in the directory of the environment variable, or else in
+/// that of the machine or, for users other than root, in one of their own.
+pub fn state_path(array: &[u8; 16]) -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let of_user = || {
+        let own = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+        own.map(|own| own.join("zoneraid")).filter(|_| !geteuid().is_root())
+    };
+    let directory = set(STATE_VARIABLE).or_else(of_user);
+    let directory = directory.unwrap_or_else(|| PathBuf::from("/var/lib/zoneraid"));
+    directory.join(format!("{}.scrub", uuid(array)))
+}
+
 /// Candidate run directories: that of the environment variable, or else that of the machine, preceded for users other
 /// than root by one of their own, if they are logged in.
 pub fn directories() -> Vec<PathBuf> {

@@ -95,6 +95,11 @@ impl Traffic {
         Some(Instant::now())
     }
 
+    /// Requests so far.
+    pub fn requests(&self) -> u64 {
+        self.reads.requests.get() + self.writes.requests.get()
+    }
+
     /// Reads the counters, and enables the measurement of latencies for a while.
     pub fn counted(&self) -> TrafficCounts {
         self.measured.set(MEASURED);

@@ -4,6 +4,7 @@
 mod health;
 mod namespaces;
 mod presence;
+pub mod scrub;
 mod volume;
 mod words;
 
@@ -139,6 +140,9 @@ pub struct Status {
     pub namespaces: Option<Division>,
     /// Progress of the running rebuild or replacement.
     pub rebuild: Option<Rebuild>,
+    /// The present scrub, or else the last one, as reported by the daemon.
+    #[serde(default)]
+    pub scrub: Option<scrub::ScrubReport>,
     /// Processes that use the drives and have no control socket; a daemon that answers is `pid`.
     pub used_by: Vec<User>,
     /// Whether these processes keep changing the array, so that the parts of this status are of different moments.
@@ -217,6 +221,7 @@ fn kind(event: &Event) -> &'static str {
         Event::RebuildBegun => "rebuild-begun",
         Event::LeftOut { .. } => "left-out",
         Event::BlocksLost { .. } => "blocks-lost",
+        Event::Repaired { .. } => "repaired",
         Event::RebuildEnded { .. } => "rebuild-ended",
         Event::RebuildStopped(_) => "rebuild-stopped",
     }
@@ -282,6 +287,9 @@ pub struct StatusMember {
     /// Blocks of the member that its drive could not read and that have not been read, rewritten by a rebuild or reset
     /// since.
     pub unreadable_bytes: u64,
+    /// Blocks of its drive that were repaired since the start.
+    #[serde(default)]
+    pub repaired_bytes: u64,
     pub zones_to_rebuild: u32,
     /// Worn zones that have been replaced by spare zones.
     pub moved_zones: u32,
@@ -373,6 +381,7 @@ impl Status {
             read_errors: member.read_errors,
             write_errors: member.write_errors,
             unreadable_bytes: bytes(member.unreadable_blocks),
+            repaired_bytes: bytes(member.repaired_blocks),
             zones_to_rebuild: member.zones_to_rebuild,
             moved_zones: member.moved.len() as u32,
             spare_zones: member.spare_zones,
@@ -407,6 +416,7 @@ impl Status {
             volume: None,
             namespaces: None,
             rebuild: None,
+            scrub: None,
             used_by: Vec::new(),
             changing: false,
             waits_for_daemon: false,

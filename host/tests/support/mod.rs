@@ -144,6 +144,7 @@ impl Place {
         command.current_dir(self.dir.path()).env_remove("ZONERAID_DIR");
         // Keeps daemons of the machine out of the test.
         command.env("ZONERAID_RUN_DIR", self.path("run")).env("ZONERAID_MACHINE_ID", self.path("machine-id"));
+        command.env("ZONERAID_STATE_DIR", self.path("state"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -207,7 +208,7 @@ pub fn nobody(place: &Place, directory: &str, args: &[&str]) -> Command {
     }
     let mut command = Command::new(copy);
     command.args(args).current_dir(place.path(directory)).env_remove("ZONERAID_DIR");
-    command.env("ZONERAID_RUN_DIR", place.path("run"));
+    command.env("ZONERAID_RUN_DIR", place.path("run")).env("ZONERAID_STATE_DIR", place.path("state"));
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
     }

@@ -197,6 +197,11 @@ impl Server {
         if self.is_shared() { SHARED_PIECE_BYTES } else { PIECE_BYTES }
     }
 
+    /// Requests of all clients so far.
+    pub fn requests(&self) -> u64 {
+        self.traffic.requests()
+    }
+
     /// Counters of all clients together, and of each connected client with the number of its connection.
     pub fn counted(&self) -> (TrafficCounts, Vec<(u64, TrafficCounts)>) {
         let clients = self.connected().filter(|connection| !connection.is_refused());
