@@ -33,7 +33,7 @@ pub use crate::raid::{
     status::{
         ArrayInspection, ArrayStatus, DriveExamination, LostBlocks, MemberState, MemberStatus, OfflineZone,
         Progress, RebuildOutcome, ReplaceOutcome, ScrubFinding, ScrubFindingKind, SkippedPart,
-        UnfinishedCopy, ZoneScrub,
+        UnfinishedCopy, UnreadableRange, ZoneScrub,
     },
 };
 

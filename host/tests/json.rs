@@ -230,6 +230,17 @@ fn bench_host_output_matches_schema() {
 }
 
 #[test]
+fn bench_checksums_output_matches_schema() {
+    let place = Place::new();
+    if host::reactor::ring::Ring::new().is_err() {
+        return;
+    }
+    let bench = place.run(&["bench", "checksums", "--rounds", "1", "--json"]).ok().json();
+    check(&bench, &schema("bench-checksums.json"), "bench-checksums.json");
+    assert_eq!(bench["engine"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
 fn bench_output_matches_schemas() {
     let place = Place::new();
     let bench = |level: &str| {

@@ -10,7 +10,7 @@ use emu::ssd::{ImageMedia, Ssd};
 use engine::{buf::BLOCK, zone::Lba};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// Blocks of a zone of a drive.
 const ZONE: u64 = 1024;
@@ -104,7 +104,7 @@ fn scrub_is_paused_stopped_and_continues_after_restart() {
     assert_eq!(begun["state"], "running", "{begun}");
     assert_eq!(scrub(&place, &["pause", "drives"])["state"], "paused");
     let paused = scrub(&place, &["status", "drives"]);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(scrub(&place, &["status", "drives"])["scanned_bytes"], paused["scanned_bytes"]);
     assert_eq!(scrub(&place, &["start", "drives"])["state"], "running");
     assert_eq!(server.end(Signal::TERM), Some(0));
@@ -148,6 +148,44 @@ fn scrub_reports_contradiction_that_it_cannot_repair() {
         (&done["findings"][0]["role"], &done["findings"][0]["kind"]),
         (&Value::Null, &"contradictory".into())
     );
+    assert_eq!(server.end(Signal::TERM), Some(0));
+}
+
+/// What cannot be repaired is in the status, also after a restart, until it can be read again.
+#[test]
+fn unreadable_ranges_are_exact_after_restart() {
+    let data = Random(34).bytes(40 << 20);
+    let (place, server) = served(&data, "off");
+    let zone = *full_zones(&place).first().expect("a full zone");
+    for number in [1, 2] {
+        place.run(&["emulate", "fault", &drive("drives", number), "unreadable", &block(zone, 5)]).ok();
+    }
+    let ran = place.run(&["scrub", "start", "drives", "--wait"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let range = |role: u32| {
+        serde_json::json!({
+            "role": role, "zone": zone, "offset_bytes": 20480, "length_bytes": 4096, "lost": true
+        })
+    };
+    let (none, expected) = (Value::Array(Vec::new()), Value::Array(vec![range(1), range(2)]));
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["unreadable"], &status["may_be_lost"]), (&expected, &0.into()), "{status}");
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    let server = Server::of(&place, &[]);
+    let mut status = place.json(&["status", "drives"]);
+    for _ in 0..100 {
+        if status["unreadable"] != none {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        status = place.json(&["status", "drives"]);
+    }
+    assert_eq!(status["unreadable"], expected, "{status}");
+    place.run(&["emulate", "fault", &drive("drives", 1), "clear"]).ok();
+    scrub(&place, &["start", "drives", "--wait"]);
+    let status = place.json(&["status", "drives"]);
+    assert_eq!((&status["unreadable"], &status["state"]), (&none, &"healthy".into()), "{status}");
+    assert_eq!(status["members"][2]["repaired_bytes"], 4096, "{status}");
     assert_eq!(server.end(Signal::TERM), Some(0));
 }
 

@@ -221,6 +221,7 @@ mod tests {
             host: [0; 16],
             autostart: false,
             members: vec![member; 4],
+            unreadable: Vec::new(),
             lost_blocks: 0,
             failed: false,
             most_missing: 0,

@@ -15,7 +15,7 @@ use crate::{
         members::is_of_zone,
         parts::Raid,
         power,
-        zone::{manage, set::UnclearPart, settle},
+        zone::{exclusion, manage, set::UnclearPart, settle},
     },
     zone::{ZoneIndex, ZoneState, is_worn},
 };
@@ -34,6 +34,7 @@ pub fn start_logs(raid: &Rc<Raid>) {
 /// Makes all completed writes safe, and pauses all zones. Called when no more commands are accepted.
 pub async fn come_to_rest(raid: &Rc<Raid>) -> (Result<(), DeviceError>, Vec<ZonePause>) {
     underway_ended(raid).await;
+    exclusion::end_holds(raid).await;
     let flushed = manage::flush(raid.clone()).await;
     let pauses = pause_zones(raid).await;
     raid.membership.settled().await;

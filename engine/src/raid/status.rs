@@ -98,6 +98,8 @@ pub struct ArrayStatus {
     pub autostart: bool,
     /// By role.
     pub members: Vec<MemberStatus>,
+    /// Blocks that cannot be read from their members, and have not been repaired.
+    pub unreadable: Vec<UnreadableRange>,
     /// Blocks that a rebuild could not decode. Reads of them, and of the blocks from which they would be decoded, fail
     /// while another drive cannot read its block either.
     pub lost_blocks: u64,
@@ -229,6 +231,45 @@ pub struct ZoneScrub {
     pub findings: Vec<ScrubFinding>,
     /// Whether the zone is full or empty; the end of one that is being written was not read.
     pub is_whole: bool,
+}
+
+/// Blocks of a member's part of a zone that cannot be read from it, or that a rebuild could not decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnreadableRange {
+    /// Zone of the array.
+    pub zone: u32,
+    /// Role of the member.
+    pub member: usize,
+    /// First block, from the start of the member's part.
+    pub from: u64,
+    /// Exclusive end.
+    pub to: u64,
+    /// Whether they cannot be decoded either, since too many other members lack theirs.
+    pub is_lost: bool,
+}
+
+/// The ranges of all gaps in a zone that lacks the members `missing` (bits); with `parities` parities.
+fn unreadable_ranges(gaps: &[Gap], missing: impl Fn(u32) -> u32, parities: usize) -> Vec<UnreadableRange> {
+    let mut lacking: BTreeMap<(u32, u64), u32> = BTreeMap::new();
+    for gap in gaps {
+        (gap.from..gap.to).for_each(|at| *lacking.entry((gap.zone, at)).or_default() |= 1 << gap.member);
+    }
+    let mut ranges: Vec<UnreadableRange> = Vec::new();
+    for member in each(lacking.values().fold(0, |all, members| all | members)) {
+        for ((zone, at), members) in lacking.iter().filter(|(_, members)| *members & (1 << member) != 0) {
+            let is_lost = (members | missing(*zone)).count_ones() as usize > parities;
+            match ranges.last_mut() {
+                Some(last)
+                    if (last.zone, last.member, last.to, last.is_lost) == (*zone, member, *at, is_lost) =>
+                {
+                    last.to += 1;
+                }
+                _ => ranges.push(UnreadableRange { zone: *zone, member, from: *at, to: at + 1, is_lost }),
+            }
+        }
+    }
+    ranges.sort_unstable();
+    ranges
 }
 
 /// Blocks that a scrub found wrong.
@@ -379,6 +420,7 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         host: superblock.host.0,
         autostart: superblock.autostart,
         members: members.collect(),
+        unreadable: unreadable_ranges(&gaps, missing, superblock.parities as usize),
         lost_blocks: raid.zone_records.bad_blocks().blocks(),
         failed: raid.membership.has_failed(),
         provisional: false,

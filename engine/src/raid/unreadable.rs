@@ -25,8 +25,6 @@ pub struct UnreadableBlocks {
     due: RefCell<BTreeSet<(u32, u64)>>,
     /// Opened when a block becomes due, or the reason why it could not be repaired may have ended.
     pub work: Gate,
-    /// Opened when all blocks that were due have been repaired, or could not be.
-    pub repaired: Gate,
 }
 
 impl UnreadableBlocks {
@@ -64,24 +62,26 @@ impl UnreadableBlocks {
         self.due.borrow_mut().extend(blocks.into_iter().map(|(zone, block)| (zone.0, block)));
     }
 
-    /// Makes all blocks due: more of them may be decoded now.
-    pub fn retry(&self) {
+    /// Makes all blocks of a zone due: more of them may be decoded now.
+    pub fn retry(&self, zone: ZoneIndex) {
         if self.any.get() {
-            self.due.borrow_mut().extend(self.blocks.borrow().keys());
+            self.due.borrow_mut().extend(self.of_zone(zone).into_iter().map(|(at, _)| (zone.0, at)));
             self.work.open();
         }
     }
 
-    /// Wakes the repair, if blocks are due.
-    pub fn wake(&self) {
-        if self.any.get() && !self.due.borrow().is_empty() {
+    /// Wakes the repair, if blocks of a zone are due: the zone is free, or has gone on.
+    pub fn wake(&self, zone: ZoneIndex) {
+        let is_due = || self.due.borrow().range((zone.0, 0)..=(zone.0, u64::MAX)).next().is_some();
+        if self.any.get() && is_due() {
             self.work.open();
         }
     }
 
-    /// Whether blocks are due.
-    pub fn is_any_due(&self) -> bool {
-        !self.due.borrow().is_empty()
+    /// The blocks of a zone, with the members (bits) that cannot read them.
+    pub fn of_zone(&self, zone: ZoneIndex) -> Vec<(u64, u32)> {
+        let blocks = self.blocks.borrow();
+        blocks.range((zone.0, 0)..=(zone.0, u64::MAX)).map(|((_, at), members)| (*at, *members)).collect()
     }
 
     /// Whether a member cannot read a block.

@@ -21,7 +21,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use emu::ssd::Model;
 use engine::{
-    array::{Array, ArrayOptions, Drive},
+    array::{Array, ArrayOptions, CreateOptions, Drive},
     buf::{BLOCK, Buf},
     device::{Command, Completion, Done, ZonedDevice, Zones},
     runtime::Runtime,
@@ -64,8 +64,8 @@ struct Point {
 
 /// Cost of a stream, per request.
 #[derive(Clone, Copy)]
-struct StreamCost {
-    us: f64,
+pub(super) struct StreamCost {
+    pub us: f64,
     wall_us: f64,
     commands: f64,
     turns: f64,
@@ -158,7 +158,7 @@ struct RequestMemory {
 const FRONT_BYTES: usize = 1 << 20;
 
 /// An array on null drives, with its own ring.
-struct ArrayRig {
+pub(super) struct ArrayRig {
     runtime: Runtime,
     ring: Ring,
     array: Array,
@@ -168,6 +168,11 @@ struct ArrayRig {
 
 impl ArrayRig {
     fn new(join: bool, fronted: bool) -> Result<ArrayRig> {
+        ArrayRig::with(options_with(1), join, fronted)
+    }
+
+    /// An array that is created with `options`.
+    pub(super) fn with(options: CreateOptions, join: bool, fronted: bool) -> Result<ArrayRig> {
         let ring = Ring::new().context("the kernel gives no io_uring (Linux 6.1 or newer)")?;
         let (runtime, commands, model) = (Runtime::new(), Rc::default(), Model::zn540());
         let capacity = model.geometry.zone_capacity_blocks;
@@ -177,7 +182,6 @@ impl ArrayRig {
             anyhow::Ok(Drive { name: n.to_string(), device })
         };
         let drives = (0..=DATA_CHUNKS).map(drive).collect::<Result<Vec<_>>>()?;
-        let options = options_with(1);
         let behaviour = ArrayOptions { join, ..ArrayOptions::default() };
         let create = Array::create_with(&runtime, options, drives, behaviour);
         let array = runtime.block_on(create, || ring.wait().unwrap_or(false));
@@ -196,7 +200,7 @@ impl ArrayRig {
     }
 
     /// The round with the median time, after a warm-up. Each round writes the first zone from its start.
-    fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<StreamCost> {
+    pub(super) fn median(&self, rounds: usize, count: u64, depth: usize, bytes: u64) -> Result<StreamCost> {
         let round = || {
             let reset = self.array.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
             let done = self.runtime.block_on(reset, || self.ring.wait().unwrap_or(false));

@@ -6,6 +6,7 @@
 //! writes one zone from its start. GB are 10⁹ bytes.
 
 pub mod alloc;
+pub mod checksums;
 pub mod fairness;
 pub mod host;
 mod idle;
@@ -251,11 +252,18 @@ impl Bench {
     ) -> Result<Bench> {
         let model = Model::zn540();
         let capacity = model.geometry.zone_capacity_blocks;
-        let geometry = model.scaled(8, capacity).geometry;
+        Bench::with(rounds, options_with(parities), &model.scaled(8, capacity).geometry, member)
+    }
+
+    fn with(
+        rounds: usize,
+        options: CreateOptions,
+        geometry: &Geometry,
+        member: impl Fn(Geometry) -> Rc<dyn ZonedDevice>,
+    ) -> Result<Bench> {
         let drive = |n: usize| Drive { name: n.to_string(), device: member(geometry.clone()) };
-        let options = options_with(parities);
         let runtime = Runtime::new();
-        let drives = (0..DATA_CHUNKS + parities).map(drive).collect();
+        let drives = (0..DATA_CHUNKS + options.parities).map(drive).collect();
         let array = runtime.block_on(Array::create(&runtime, options, drives), || false);
         let array = array.context("the array does not answer")??;
         Ok(Bench { rounds, runtime, array })

@@ -508,6 +508,8 @@ pub enum BenchTarget {
     Engine,
     /// Cost of a request and of a drive command for the daemon, with null drives, as input for the lab
     Host,
+    /// Cost of checksums, for the engine and for the daemon
+    Checksums,
     /// Latency of a quiet client beside eight greedy ones, and the longest turn of the event loop
     Fairness,
 }

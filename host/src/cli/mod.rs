@@ -150,6 +150,9 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Bench { what: BenchTarget::Host, rounds, .. } => {
             crate::bench::host::run(output, rounds as usize)
         }
+        Verb::Bench { what: BenchTarget::Checksums, rounds, .. } => {
+            crate::bench::checksums::run(output, rounds as usize)
+        }
         Verb::Bench { what: BenchTarget::Fairness, rounds, .. } => {
             crate::bench::fairness::run(output, rounds as usize)
         }

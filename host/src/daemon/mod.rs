@@ -137,6 +137,7 @@ pub fn start(
     }
     if !status.read_only {
         scrub::resume(&daemon);
+        runtime.spawn(scrub::look_again(daemon.clone()));
     }
     Ok(daemon)
 }

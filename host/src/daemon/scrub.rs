@@ -6,13 +6,14 @@
 use super::{
     scrubber::{VerifiedZones, now},
     state::{Daemon, Phase, holds_back, log},
+    status,
 };
 use crate::{
     process::{
         output::{quoted, uuid},
-        size::bytes,
+        size::{bytes, show},
     },
-    report::scrub::{ScrubReport, ScrubState, ScrubStatus, kind_of},
+    report::scrub::{ScrubReport, ScrubState, ScrubStatus},
 };
 use anyhow::{Context, Result, ensure};
 use engine::{
@@ -21,6 +22,7 @@ use engine::{
     zone::{ZoneIndex, ZoneInfo},
 };
 use std::{
+    collections::BTreeSet,
     future::poll_fn,
     pin::pin,
     rc::Rc,
@@ -34,6 +36,8 @@ const LEAST_RATE: u64 = 16 << 20;
 const IN_USE: Duration = Duration::from_millis(100);
 /// Interval at which a scrub that waits looks for requests.
 const SLICE: Duration = Duration::from_millis(10);
+/// Interval at which changes of what cannot be read are looked for.
+const NOTE_EVERY: Duration = Duration::from_secs(3);
 /// Interval at which the state is stored.
 const STORE_EVERY: Duration = Duration::from_secs(10);
 /// The scrubs of the array of a daemon.
@@ -55,7 +59,10 @@ pub(super) async fn start(daemon: &Rc<Daemon>, since_last: bool, rate: Option<u6
         "'{called}' is read-only: stop it and start it without --read-only"
     );
     match scrubber.state() {
-        ScrubState::Running => {}
+        ScrubState::Running => {
+            let mut book = scrubber.book.borrow_mut();
+            book.rate = rate.or(book.rate);
+        }
         ScrubState::Paused => {
             let mut book = scrubber.book.borrow_mut();
             book.rate = rate.or(book.rate);
@@ -78,7 +85,9 @@ pub(super) async fn start(daemon: &Rc<Daemon>, since_last: bool, rate: Option<u6
                 ..ScrubReport::default()
             };
             (book.present, book.next_zone, book.rate) = (Some(present), 0, rate);
-            book.reading = VerifiedZones::default();
+            let epochs = zones.iter().map(|info| zone_epoch(&daemon.array, info.zone));
+            book.reading = VerifiedZones::new(epochs.max().unwrap_or(0));
+            scrubber.number.set(scrubber.number.get() + 1);
         }
     }
     scrubber.store();
@@ -117,23 +126,66 @@ pub(super) fn resume(daemon: &Rc<Daemon>) {
     }
     let scrubbed = daemon.clone();
     daemon.reactor.runtime().spawn(async move {
-        let result = scrub(&scrubbed).await;
-        let called = scrubbed.array.status().name;
-        match result {
-            Ok(()) => {}
-            Err(error) => log(&format!("'{called}': the scrub is interrupted: {error:#}")),
+        let goes_on =
+            || scrubbed.phase.get() == Phase::Running && scrubbed.scrubber.state() == ScrubState::Running;
+        while goes_on() {
+            let (changed, set) = (scrubbed.array.changed(), scrubbed.scrubber.changed.wait());
+            let Err(error) = scrub(&scrubbed).await else { continue };
+            let called = scrubbed.array.status().name;
+            log(&format!("'{called}': the scrub is interrupted: {error:#}"));
+            either(changed, set).await;
         }
         scrubbed.scrubber.runs.set(false);
-        // A scrub that was paused and started again meanwhile.
-        if scrubbed.phase.get() == Phase::Running && scrubbed.scrubber.state() == ScrubState::Running {
-            resume(&scrubbed);
-        }
     });
+}
+
+/// Waits for the first of two events.
+async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    poll_fn(|context| match first.as_mut().poll(context) {
+        Poll::Pending => second.as_mut().poll(context),
+        ready => ready,
+    })
+    .await;
+}
+
+/// Stores the zones with blocks that cannot be read and could not be repaired, if these have changed: what is known of
+/// them is lost when the daemon ends.
+pub(super) fn note_unreadable(daemon: &Daemon) {
+    let suspects: BTreeSet<u32> = daemon.array.status().unreadable.iter().map(|range| range.zone).collect();
+    let before = daemon.scrubber.book.borrow().suspects.clone();
+    if suspects != before {
+        daemon.scrubber.book.borrow_mut().suspects = suspects;
+        daemon.scrubber.store();
+    }
+}
+
+/// Reads the zones again in which the last daemon knew of blocks that could not be repaired, so that the status is exact.
+pub(super) async fn look_again(daemon: Rc<Daemon>) {
+    let suspects = daemon.scrubber.book.borrow().suspects.clone();
+    for zone in suspects.into_iter().filter(|zone| *zone < daemon.array.geometry().zones) {
+        loop {
+            let changed = daemon.array.changed();
+            if !holds_back(&daemon.array.status()) {
+                break;
+            }
+            changed.await;
+        }
+        // The array may have failed meanwhile: then nothing is known.
+        _ = daemon.array.scrub_zone(ZoneIndex(zone), async |_| ()).await;
+    }
+    status::publish_status(&daemon);
+    let Ok(ring) = daemon.reactor.ring().cloned() else { return };
+    while daemon.phase.get() == Phase::Running {
+        note_unreadable(&daemon);
+        ring.sleep(NOTE_EVERY).await;
+    }
 }
 
 /// Interrupts the scrub, since the daemon ends; the next daemon continues it.
 pub(super) fn interrupt(daemon: &Daemon) {
-    if daemon.scrubber.runs.get() {
+    note_unreadable(daemon);
+    if daemon.scrubber.state().is_under_way() {
         daemon.scrubber.store();
         daemon.scrubber.changed.open();
     }
@@ -142,7 +194,12 @@ pub(super) fn interrupt(daemon: &Daemon) {
 /// Reads the zones that are left, until the scrub ends or is paused, or the daemon ends.
 async fn scrub(daemon: &Rc<Daemon>) -> Result<()> {
     let scrubber = &daemon.scrubber;
-    let is_stopped = || scrubber.state() != ScrubState::Running || daemon.phase.get() != Phase::Running;
+    let number = scrubber.number.get();
+    let is_stopped = || {
+        scrubber.state() != ScrubState::Running
+            || scrubber.number.get() != number
+            || daemon.phase.get() != Phase::Running
+    };
     let mut stored = Instant::now();
     while !is_stopped() {
         // A rebuild restores redundancy, which a scrub may need.
@@ -184,6 +241,7 @@ async fn scrub_zone(
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<bool> {
     let (scrubber, epoch) = (&daemon.scrubber, zone_epoch(&daemon.array, zone));
+    let number = scrubber.number.get();
     {
         let mut book = scrubber.book.borrow_mut();
         let is_known = book.verified.has(zone.0, epoch);
@@ -216,9 +274,12 @@ async fn scrub_zone(
     .await;
     let Some(scrubbed) = scrubbed else {
         // The zone is read again.
-        if let Some(present) = &mut scrubber.book.borrow_mut().present {
+        if let Some(present) =
+            scrubber.book.borrow_mut().present.as_mut().filter(|_| scrubber.number.get() == number)
+        {
             present.scanned_bytes = before.0;
         }
+        scrubber.store();
         return Ok(false);
     };
     let scrubbed = scrubbed?;
@@ -233,15 +294,15 @@ async fn scrub_zone(
         present.add(&scrubbed.findings);
         present.active_ms = before.1 + began.elapsed().as_millis() as u64;
     }
-    let name = daemon.array.status().name;
-    for found in &scrubbed.findings {
-        let of = found.member.map_or("a member".into(), |member| format!("member {member}"));
-        let (blocks, from) = (found.to - found.from, found.from);
-        let done = if found.is_repaired { "were repaired" } else { "were not repaired" };
+    let (name, mut merged) = (daemon.array.status().name, ScrubReport::default());
+    merged.add(&scrubbed.findings);
+    for found in merged.findings {
+        let of = found.role.map_or("a member".into(), |role| format!("member {role}"));
+        let done = if found.repaired { "repaired" } else { "not repaired" };
+        let (length, offset) = (show(found.length_bytes), show(found.offset_bytes));
         log(&format!(
-            "'{name}': scrub: {blocks} blocks from block {from} on of zone {} of {of} are {}, and {done}",
-            found.zone,
-            kind_of(found.kind)
+            "'{name}': scrub of zone {}: {length} at {offset} of {of}: {}, {done}",
+            found.zone, found.kind
         ));
     }
     Ok(true)

@@ -11,6 +11,7 @@ use engine::runtime::Gate;
 use serde::{Deserialize, Serialize};
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::{Instant, SystemTime},
 };
@@ -21,15 +22,23 @@ const MOST_HISTORY: usize = 24;
 /// Zones that a complete scrub has read, and that were full.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct VerifiedZones {
-    /// Zones that were reset since have a higher epoch.
+    /// The highest epoch of a zone when the scrub began: zones that were reset since have a higher one.
     epoch: u64,
     /// Ranges of zones, with exclusive ends.
     zones: Vec<(u32, u32)>,
 }
 
 impl VerifiedZones {
+    /// None yet, by a scrub that begins when this is the highest epoch of a zone.
+    pub(super) fn new(epoch: u64) -> VerifiedZones {
+        VerifiedZones { epoch, zones: Vec::new() }
+    }
+
     pub(super) fn add(&mut self, zone: u32, epoch: u64) {
-        self.epoch = self.epoch.max(epoch);
+        if epoch > self.epoch {
+            // It was reset since the scrub began.
+            return;
+        }
         match self.zones.last_mut() {
             Some((_, end)) if *end == zone => *end += 1,
             _ => self.zones.push((zone, zone + 1)),
@@ -51,6 +60,9 @@ pub(super) struct ScrubBook {
     /// Zones that the present scrub has read, and those that the last complete one has.
     pub(super) reading: VerifiedZones,
     pub(super) verified: VerifiedZones,
+    /// Zones with blocks that could not be repaired.
+    #[serde(default)]
+    pub(super) suspects: BTreeSet<u32>,
     /// Scrubs that have ended, the last one first.
     pub(super) history: Vec<ScrubReport>,
 }
@@ -109,6 +121,8 @@ pub struct Scrubber {
     pub(super) runs: Cell<bool>,
     /// Opened when the state of the scrub changes.
     pub(super) changed: Gate,
+    /// Number of the scrub, since the start of the process.
+    pub(super) number: Cell<u64>,
     /// Number of requests to the array at the last look, and when that grew.
     pub(super) requests: Cell<u64>,
     pub(super) used: Cell<Option<Instant>>,
@@ -122,6 +136,7 @@ impl Scrubber {
             path,
             runs: Cell::default(),
             changed: Gate::default(),
+            number: Cell::default(),
             requests: Cell::default(),
             used: Cell::default(),
         }

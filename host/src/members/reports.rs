@@ -186,6 +186,7 @@ impl Status {
             failed_zones: Vec::new(),
             provisional: false,
             read_only: false,
+            unreadable: Vec::new(),
             lost_bytes: 0,
             host: Owner::of(&label.host),
             host_id: host_id(&label.host),

@@ -20,7 +20,7 @@ use anyhow::{Result, ensure};
 use engine::{
     array::{
         self, ArrayInspection, ArrayStatus, Condition, Event, EventList, Health, MemberState, MemberStatus,
-        Progress,
+        Progress, UnreadableRange,
     },
     device::Geometry,
     format::superblock::Stage,
@@ -156,6 +156,9 @@ pub struct Status {
     /// Members are missing, and nothing has been written without them (deferred-write mode).
     pub provisional: bool,
     pub read_only: bool,
+    /// Ranges of members that cannot be read and have not been repaired.
+    #[serde(default)]
+    pub unreadable: Vec<UnreadableReport>,
     /// Data that rebuilds could not recover.
     pub lost_bytes: u64,
     /// Whether the array belongs to this host, and the id of its host; `None` if it belongs to no host.
@@ -167,6 +170,30 @@ pub struct Status {
     /// Latest events, as reported by the daemon.
     pub events: Vec<EventReport>,
     pub members: Vec<StatusMember>,
+}
+
+/// A range of a member's part of a zone that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnreadableReport {
+    pub role: u32,
+    pub zone: u32,
+    /// Offset in the member's part of the zone.
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+    /// Whether it cannot be decoded from the other members either.
+    pub lost: bool,
+}
+
+impl UnreadableReport {
+    fn of(range: &UnreadableRange) -> UnreadableReport {
+        UnreadableReport {
+            role: range.member as u32,
+            zone: range.zone,
+            offset_bytes: bytes(range.from),
+            length_bytes: bytes(range.to - range.from),
+            lost: range.is_lost,
+        }
+    }
 }
 
 /// An event of an array.
@@ -424,6 +451,7 @@ impl Status {
             failed_zones: array.failed_zones.iter().map(|zone| zone.0).collect(),
             provisional: array.provisional,
             read_only: array.read_only,
+            unreadable: array.unreadable.iter().map(UnreadableReport::of).collect(),
             lost_bytes: bytes(array.lost_blocks),
             host: Owner::of(&array.host),
             host_id: host_id(&array.host),

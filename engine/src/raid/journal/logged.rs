@@ -161,7 +161,7 @@ impl LiveRecords {
         let chunk_blocks = layout.chunk_blocks;
         match record {
             Record::Parity(parity) => {
-                if layout.policy.replaces_versions() {
+                if layout.policy.replaces_versions() && parity.index != RELOCATED {
                     self.parity.forget_versions_before(parity);
                 }
                 self.add(parity, chunk_blocks);

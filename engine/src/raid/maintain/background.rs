@@ -24,6 +24,7 @@ pub struct BackgroundJob {
     clearing: RefCell<Vec<ZoneIndex>>,
     /// Zones of which blocks are being repaired.
     held: RefCell<Vec<ZoneIndex>>,
+    takes_no_holds: Cell<bool>,
 }
 
 impl BackgroundJob {
@@ -130,6 +131,19 @@ impl BackgroundJob {
         if let Some(index) = held.iter().position(|other| *other == zone) {
             held.swap_remove(index);
         }
+    }
+
+    /// No zone is held from now on.
+    pub fn take_no_holds(&self) {
+        self.takes_no_holds.set(true);
+    }
+
+    pub fn takes_no_holds(&self) -> bool {
+        self.takes_no_holds.get()
+    }
+
+    pub fn is_any_held(&self) -> bool {
+        !self.held.borrow().is_empty()
     }
 
     pub fn is_held(&self, zone: ZoneIndex) -> bool {

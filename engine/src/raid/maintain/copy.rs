@@ -211,6 +211,7 @@ async fn copy_part(
     }
     raid.background.leave();
     raid.zones.changed.open();
+    raid.zone_records.unreadable.wake(zone);
     result
 }
 

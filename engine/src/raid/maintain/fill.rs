@@ -55,6 +55,7 @@ pub(super) async fn fill_bad_blocks(raid: &Rc<Raid>) -> u64 {
         bytes += fill_part(raid, zone, member).await.unwrap_or_default();
         raid.background.leave();
         raid.zones.changed.open();
+        raid.zone_records.unreadable.wake(zone);
     }
     bytes
 }

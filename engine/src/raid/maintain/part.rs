@@ -110,7 +110,7 @@ pub(super) async fn rebuilt(
     raid.zone_records.unreadable.remove_parts(member, Some(zone.0));
     failures::parts_back(raid, member, 1);
     // Blocks of this stripe that lacked redundancy may be decoded now.
-    raid.zone_records.unreadable.retry();
+    raid.zone_records.unreadable.retry(zone);
     release_stuck(raid, zone);
     Ok(())
 }

@@ -103,7 +103,8 @@ fn lacking_members(raid: &Raid, zone: ZoneIndex) -> u32 {
 /// that are not used: they would hold active resources. From then on such remains are reset when their zones end.
 pub async fn clear_leftovers(raid: &Raid) {
     raid.may_clear.set(true);
-    raid.zone_records.unreadable.wake();
+    raid.zone_records.unreadable.work.open();
+    raid.zones.changed.open();
     for log in each(raid.members.active()).filter_map(|member| raid.members.log(member)) {
         log.device.clear_unused().await;
     }
@@ -259,6 +260,7 @@ async fn rebuild_part(
     }
     raid.background.leave();
     raid.zones.changed.open();
+    raid.zone_records.unreadable.wake(zone);
     (result, work.lost, lacks)
 }
 

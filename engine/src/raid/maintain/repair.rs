@@ -6,13 +6,14 @@
 //! block is decoded from the same members as before.
 //!
 //! Only blocks that do not change any more are repaired ([`final_blocks`]); others become due again when their zone goes on.
-//! A block that cannot be decoded stays unreadable. So does one for which the log has no room: half of the room that
-//! checkpoints leave is for relocated blocks.
+//! A block that cannot be decoded stays unreadable. So does one for which the log has no room: a quarter of the room that
+//! checkpoints leave is for repaired blocks. The next scrub tries it again.
 
 use crate::{
     buf::{BLOCK, Buf},
     raid::{
         durable,
+        error::RebuildStop,
         events::Event,
         geometry::each,
         maintain::fill,
@@ -30,28 +31,29 @@ use std::rc::Rc;
 
 /// Most blocks of a member's log that a repaired block takes, with the header of its record.
 const RECORD_BLOCKS: u64 = 2;
+/// Most blocks of a member's log that repaired blocks take: they are kept in memory, too.
+const MOST_LOG_BLOCKS: u64 = 4096;
+
+/// Result of an attempt to repair a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum RepairOutcome {
+    /// The block is repaired, or its drive can read it.
+    Done,
+    /// The zone is in use or has just changed, or the block may still change.
+    Later,
+    /// It cannot be decoded, or its member has no room for it.
+    Failed,
+}
 
 /// Task: repairs blocks that are due, until the array is closed.
 pub async fn keep_repaired(raid: Rc<Raid>) {
     loop {
-        let unreadable = &raid.zone_records.unreadable;
-        let work = unreadable.work.wait();
+        let work = raid.zone_records.unreadable.work.wait();
         if raid.membership.is_closed() {
             return;
         }
         repair_due(&raid).await;
-        unreadable.repaired.open();
         work.await;
-    }
-}
-
-/// Waits until the blocks that are due now have been repaired, or could not be.
-pub async fn ended(raid: &Raid) {
-    let unreadable = &raid.zone_records.unreadable;
-    if unreadable.is_any_due() && !raid.membership.is_closed() {
-        let repaired = unreadable.repaired.wait();
-        unreadable.work.open();
-        repaired.await;
     }
 }
 
@@ -60,67 +62,85 @@ async fn repair_due(raid: &Rc<Raid>) {
     let mut later = Vec::new();
     for (zone, at, members) in raid.zone_records.unreadable.take_due() {
         for member in each(members) {
-            if !raid.zone_records.unreadable.has(zone, member, at) {
-                continue;
-            }
-            let is_free = exclusion::is_free(raid, zone) && !raid.background.is_in(zone);
-            if !raid.may_clear.get() || !is_free || raid.membership.is_closed() {
-                later.push((zone, at));
-                continue;
-            }
-            let hold = exclusion::hold(raid, zone);
-            // Only one block of a read that failed may be bad.
-            let data = Buf::zeroed(BLOCK);
-            let read = checksum::read(raid, member, zone, at, Expected::Row, data).await;
-            stripe::note_read_of(raid, zone, member, at..at + 1, read.result);
-            if read.result.is_err() && !repair(raid, zone, member, at).await && !is_over(raid, zone, at) {
+            let outcome = match exclusion::can_hold(raid, zone) {
+                true => {
+                    let _hold = exclusion::hold(raid, zone);
+                    try_repair(raid, zone, member, at).await
+                }
+                false => RepairOutcome::Later,
+            };
+            if outcome == RepairOutcome::Later {
                 later.push((zone, at));
             }
-            drop(hold);
         }
         give_way().await;
     }
     raid.zone_records.unreadable.defer(later);
 }
 
-/// Repairs a block of a member's part of a zone, which the caller holds. Returns whether it did.
-pub async fn repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) -> bool {
+/// Repairs the blocks of a zone that are known to be unreadable, also those of which an earlier repair has failed.
+pub async fn repair_zone(raid: &Rc<Raid>, zone: ZoneIndex) {
+    for (at, members) in raid.zone_records.unreadable.of_zone(zone) {
+        for member in each(members) {
+            let Some(_hold) = exclusion::held(raid, zone).await else { return };
+            try_repair(raid, zone, member, at).await;
+        }
+        give_way().await;
+    }
+}
+
+/// Repairs a block that is known to be unreadable, in a zone that the caller holds, unless its drive can read it: of a
+/// read that failed, only one block may be bad.
+async fn try_repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) -> RepairOutcome {
+    if !raid.zone_records.unreadable.has(zone, member, at) || raid.has_failed(zone) {
+        return RepairOutcome::Failed;
+    }
+    if at >= final_blocks(raid, zone, member) {
+        let goes_on = raid.zones.running(zone).is_some_and(|running| !running.flow.borrow().is_over());
+        return if goes_on { RepairOutcome::Later } else { RepairOutcome::Failed };
+    }
+    let read = checksum::read(raid, member, zone, at, Expected::Row, Buf::zeroed(BLOCK)).await;
+    stripe::note_read_of(raid, zone, member, at..at + 1, read.result);
+    if read.result.is_ok() { RepairOutcome::Done } else { repair(raid, zone, member, at).await }
+}
+
+/// Repairs a block of a member's part of a zone, which the caller holds.
+pub async fn repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) -> RepairOutcome {
     let seat = raid.members.seat(member);
     if !holds_part(raid, zone, seat) || raid.has_failed(zone) || at >= final_blocks(raid, zone, member) {
-        return false;
+        return RepairOutcome::Failed;
     }
     let taken: u64 = relocated::log_blocks_taken(raid, member).values().sum();
-    if taken + RECORD_BLOCKS > relocated::log_room(raid, member) / 2 {
-        return false;
+    // Blocks that a crash burns have to find room, too.
+    if taken + RECORD_BLOCKS > MOST_LOG_BLOCKS.min(relocated::log_room(raid, member) / 4) {
+        return RepairOutcome::Failed;
     }
     let epoch = raid.zone_records.epoch(zone);
-    let Ok(Some(data)) = fill::decode_block(raid, zone, member, at).await else { return false };
+    let data = match fill::decode_block(raid, zone, member, at).await {
+        Ok(Some(data)) => data,
+        Ok(None) => return RepairOutcome::Failed,
+        Err(RebuildStop::Again) => return RepairOutcome::Later,
+        Err(RebuildStop::Error(_)) => return RepairOutcome::Failed,
+    };
     // The record must not be durable before the blocks of its stripe, which a recovery could have written anew.
     durable::barrier(raid, raid.live(zone)).await;
     if !holds_part(raid, zone, seat) || raid.has_failed(zone) {
-        return false;
+        return RepairOutcome::Failed;
     }
     let logged = relocated::relocate(raid, zone, epoch, member, at, &data).await;
     durable::flush_caches(raid, 1 << member).await;
     if logged.result.is_err() || !holds_part(raid, zone, seat) {
-        return false;
+        return RepairOutcome::Failed;
     }
     raid.zone_records.unreadable.remove(zone.0, member, at..at + 1);
     raid.members.count_repaired(member);
     raid.events.note(Event::Repaired { member, zone: zone.0, at });
-    true
+    RepairOutcome::Done
 }
 
 /// Whether the drive of a seat holds its part of a zone.
 fn holds_part(raid: &Raid, zone: ZoneIndex, seat: Seat) -> bool {
     raid.members.is_seated(seat) && raid.live(zone) & (1 << seat.member) != 0
-}
-
-/// Whether it is useless to try the repair of a block again before something changes: the zone does not go on to the
-/// block, or is full.
-fn is_over(raid: &Raid, zone: ZoneIndex, at: u64) -> bool {
-    let goes_on = raid.zones.running(zone).is_some_and(|running| !running.flow.borrow().is_over());
-    !goes_on || each(raid.live(zone)).all(|member| at < final_blocks(raid, zone, member))
 }
 
 /// End of the blocks of a member's part of a zone that do not change before the zone is reset, not even in a recovery:

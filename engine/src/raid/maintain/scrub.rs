@@ -1,4 +1,4 @@
-//! Scrub: reads every block in use of a zone, with its parity, and verifies it.
+//! Scrub: reads every complete stripe of a zone, with its parity, and verifies it.
 //!
 //! A block is wrong if its checksum does not match, in an array that has checksums; or if the parities of its stripe
 //! show that it, and no other, contradicts the rest, which takes two parities. With one parity and no checksums a stripe
@@ -36,22 +36,14 @@ pub async fn scrub_zone(
 ) -> Result<ZoneScrub, ArrayError> {
     let (mut scrub, epoch) = (ZoneScrub::default(), raid.zone_records.epoch(zone));
     let mut at = 0;
-    loop {
-        let changed = raid.zones.changed.wait();
-        if raid.membership.has_failed() {
-            return Err(failures::too_many_failed(raid));
-        }
+    while let Some(hold) = exclusion::held(raid, zone).await {
         let end = final_blocks(raid, zone);
         if raid.zone_records.epoch(zone) != epoch || at >= end {
+            scrub.is_whole = is_unchanging(raid, zone, epoch) && at == end;
             break;
-        }
-        if !exclusion::is_free(raid, zone) || raid.background.is_in(zone) {
-            changed.await;
-            continue;
         }
         let to = end.min((at / raid.layout.chunk_blocks + 1) * raid.layout.chunk_blocks);
         let to = to.min(at + part::batch_blocks(raid));
-        let hold = exclusion::hold(raid, zone);
         let bytes = match verify(raid, zone, at..to, &mut scrub.findings).await {
             Ok(bytes) => bytes,
             // The parts have changed meanwhile.
@@ -59,20 +51,36 @@ pub async fn scrub_zone(
             Err(RebuildStop::Error(_)) => break,
         };
         drop(hold);
+        raid.zone_records.unreadable.wake(zone);
         if bytes > 0 {
             (scrub.scanned_bytes, at) = (scrub.scanned_bytes + bytes, to);
         }
         give_way().await;
         pace(bytes).await;
     }
-    repair::ended(raid).await;
-    scrub.is_whole = raid.zones.state(zone) == ZoneState::Full || at == 0;
+    if raid.membership.has_failed() {
+        return Err(failures::too_many_failed(raid));
+    }
+    repair::repair_zone(raid, zone).await;
     for finding in &mut scrub.findings {
-        let is_relocated =
-            |member| (finding.from..finding.to).all(|at| relocated::is_relocated(raid, zone, member, at));
-        finding.is_repaired = finding.member.is_some_and(is_relocated);
+        let Some(member) = finding.member else { continue };
+        // What parity alone has shown to be wrong can be read.
+        let can_be_read = raid.checksums || finding.kind == ScrubFindingKind::Unreadable;
+        finding.is_repaired = (finding.from..finding.to).all(|at| {
+            relocated::is_relocated(raid, zone, member, at)
+                || can_be_read && !raid.zone_records.unreadable.has(zone, member, at)
+        });
     }
     Ok(scrub)
+}
+
+/// Whether a zone is full or empty, in this epoch, and so many members hold their parts that it can be verified.
+fn is_unchanging(raid: &Raid, zone: ZoneIndex, epoch: u64) -> bool {
+    let is_idle = raid.zones.running(zone).is_none() && !raid.zones.is_offline(zone);
+    let state = raid.zones.state(zone);
+    is_idle
+        && raid.zone_records.epoch(zone) == epoch
+        && (state == ZoneState::Empty || state == ZoneState::Full && raid.members.are_enough(raid.live(zone)))
 }
 
 /// End of the blocks of the parts of a zone that can be verified: of complete stripes, and on all members that hold
@@ -118,6 +126,10 @@ async fn verify(
     for (seat, completion) in pending {
         let member = seat.member;
         let done = checksum::checked(raid, member, zone, blocks.start, Expected::Row, completion.await);
+        if raid.zone_records.has_bad_block(zone, member, blocks.clone()) {
+            // The drive has zeros in the place of blocks that a rebuild could not decode.
+            continue;
+        }
         if done.result.is_ok() && !relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
             stripe::note_read_of(raid, zone, member, blocks.clone(), Ok(()));
             parts[member] = Some(done.data);

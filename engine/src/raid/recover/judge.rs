@@ -9,7 +9,10 @@ use crate::{
         parts::Raid,
         policy::zrwa::{Refusal, ZrwaEvidence},
         recover::verdict::{Verdict, ZoneView},
-        zone::checksum::{self, Expected},
+        zone::{
+            checksum::{self, Expected},
+            relocated, stripe,
+        },
     },
     zone::{UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -163,6 +166,9 @@ pub async fn read_part(
     evidence.wp_blocks[member].filter(|_| !raid.zone_records.has_bad_block(zone, member, blocks.clone()))?;
     if !raid.zones.is_uncut(zone, member, blocks.end) {
         return None;
+    }
+    if relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
+        return stripe::read_around(raid, zone, member, blocks, Expected::Any).await.ok();
     }
     let data = Buf::zeroed((blocks.end - blocks.start) as usize * BLOCK);
     let done = checksum::read(raid, member, zone, blocks.start, Expected::Any, data).await;

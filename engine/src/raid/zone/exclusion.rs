@@ -22,6 +22,37 @@ pub fn is_free(raid: &Raid, zone: ZoneIndex) -> bool {
     !raid.zones.is_busy(zone) && !raid.background.is_clearing(zone) && !raid.background.is_held(zone)
 }
 
+/// Whether a zone can be held now: it is free, no rebuild or copy is in it, and the array is not being closed.
+pub fn can_hold(raid: &Raid, zone: ZoneIndex) -> bool {
+    raid.may_clear.get()
+        && !raid.background.takes_no_holds()
+        && is_free(raid, zone)
+        && !raid.background.is_in(zone)
+}
+
+/// Holds a zone as soon as that is possible; `None` if the array is closed or fails before.
+pub async fn held(raid: &Raid, zone: ZoneIndex) -> Option<ZoneHold<'_>> {
+    loop {
+        let changed = raid.zones.changed.wait();
+        if raid.background.takes_no_holds() || raid.membership.has_failed() {
+            return None;
+        }
+        if can_hold(raid, zone) {
+            return Some(hold(raid, zone));
+        }
+        changed.await;
+    }
+}
+
+/// Waits until no zone is held, and none will be: the array is being closed.
+pub async fn end_holds(raid: &Raid) {
+    raid.background.take_no_holds();
+    raid.zones.changed.open();
+    while raid.background.is_any_held() {
+        raid.zones.changed.wait().await;
+    }
+}
+
 /// A zone that no rebuild enters, and that is neither reset nor finished, until this is dropped.
 pub struct ZoneHold<'r>(&'r Raid, ZoneIndex);
 
@@ -34,7 +65,7 @@ impl Drop for ZoneHold<'_> {
 
 /// Holds a zone that is free.
 pub fn hold(raid: &Raid, zone: ZoneIndex) -> ZoneHold<'_> {
-    assert!(is_free(raid, zone), "zone {} is held while it is in use", zone.0);
+    assert!(can_hold(raid, zone), "zone {} is held while it is in use", zone.0);
     raid.background.hold(zone);
     ZoneHold(raid, zone)
 }

@@ -82,6 +82,7 @@ async fn flush_as(raid: Rc<Raid>, number: u64) -> Result<(), DeviceError> {
 pub async fn reset(raid: Rc<Raid>, zones: Range<u32>) -> Result<(), DeviceError> {
     let result = reset_busy(&raid, zones.clone()).await;
     raid.zones.end_busy(&zones);
+    raid.zone_records.unreadable.work.open();
     give_up_frozen(&raid, zones);
     result
 }
@@ -241,6 +242,7 @@ pub async fn finish(raid: Rc<Raid>, zone: ZoneIndex) -> Result<(), DeviceError> 
     let result = finish_busy(&raid, zone).await;
     let zones = zone.0..zone.0 + 1;
     raid.zones.end_busy(&zones);
+    raid.zone_records.unreadable.work.open();
     give_up_frozen(&raid, zones);
     result
 }

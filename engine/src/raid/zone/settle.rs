@@ -186,7 +186,7 @@ pub fn settled(raid: &Raid, zone: &Zone, chunks: u64, safe: u64, full: bool) {
         zone.queued.open();
     }
     zone.changed.open();
-    raid.zone_records.unreadable.wake();
+    raid.zone_records.unreadable.wake(zone.index);
 }
 
 /// End of the window: blocks below may be submitted with the present positions of the members of `live`.
@@ -212,7 +212,7 @@ pub fn end_zone(raid: &Raid, zone: &Zone) {
     }
     zone.end();
     raid.zones.changed.open();
-    raid.zone_records.unreadable.wake();
+    raid.zone_records.unreadable.wake(zone.index);
 }
 
 /// Explicit flushes: moves the write pointers of live members to their target positions, where these are ahead.

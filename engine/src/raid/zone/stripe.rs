@@ -236,11 +236,12 @@ pub(super) fn submit_read(
 }
 
 /// Reads blocks of a member's part of a zone: relocated ones from memory, the others from the drive.
-async fn read_around(
+pub async fn read_around(
     raid: &Raid,
     zone: ZoneIndex,
     member: usize,
     blocks: Range<u64>,
+    expected: Expected,
 ) -> Result<Buf, DeviceError> {
     let mut whole = BufMut::zeroed((blocks.end - blocks.start) as usize * BLOCK);
     let is_relocated = |at: &u64| relocated::is_relocated(raid, zone, member, *at);
@@ -254,7 +255,7 @@ async fn read_around(
         }
         let to = (at..blocks.end).find(is_relocated).unwrap_or(blocks.end);
         let buf = Buf::zeroed((to - at) as usize * BLOCK);
-        let done = checksum::read(raid, member, zone, at, Expected::Row, buf).await;
+        let done = checksum::read(raid, member, zone, at, expected, buf).await;
         note_read_of(raid, zone, member, at..to, done.result);
         done.result?;
         whole[bytes..][..done.data.len()].copy_from_slice(&done.data);
@@ -275,7 +276,9 @@ pub(super) async fn take_read(
     let blocks = first..first + (piece.to - piece.from);
     let is_read = !done.data.is_empty() || done.result.is_err();
     let done = match !is_read || relocated::is_any_relocated(raid, zone, member, blocks.clone()) {
-        true => read_around(raid, zone, member, blocks).await.map_or_else(Done::error, Done::with_data),
+        true => read_around(raid, zone, member, blocks, Expected::Row)
+            .await
+            .map_or_else(Done::error, Done::with_data),
         false => {
             let done = checksum::checked(raid, member, zone, first, Expected::Row, done);
             note_read(raid, zone, member, piece, done.result);

@@ -375,15 +375,11 @@ pub fn keep_of_logs(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) -> Result<()
         });
         live.relocated.retain(|zone, epoch, stripe, _, block| {
             let at = stripe * layout.chunk_blocks + block;
-            let is_burned =
-                || burned_of(raid, ZoneIndex(zone), epoch, member).iter().any(|b| b.contains(&at));
             // A lost part is rebuilt without relocated blocks.
             let lacks = raid.zone_records.lost(ZoneIndex(zone)) & (1 << member) != 0;
             in_doubt(zone, epoch)
                 || match of_zone(zone, epoch).filter(|_| !lacks) {
-                    // Blocks of complete stripes have been repaired; they do not change.
-                    Some(Some(tail)) if stripe < tail.blocks / layout.stripe_blocks() => true,
-                    Some(Some(tail)) => at < position(layout, member, tail.blocks) && is_burned(),
+                    Some(Some(tail)) => at < position(layout, member, tail.blocks),
                     Some(None) => true,
                     None => false,
                 }

@@ -1,0 +1,121 @@
+//! Cost of checksums: the same requests on an array with and one without, in alternating rounds.
+//!
+//! The arrays of [`super`] on emulated drives in memory, which store data and metadata at once. For writes, the daemon
+//! as well: its processor time for a request, with null drives behind io_uring ([`super::host`]).
+
+use super::{Bench, SMALL_DEPTH, begin, host, median, options_with};
+use crate::process::output::{HEALTHY, Output};
+use anyhow::Result;
+use emu::{
+    rng::Rng,
+    ssd::{EmulatedDrive, Model},
+};
+use engine::{
+    array::CreateOptions,
+    buf::BLOCK,
+    device::{Command, ZonedDevice},
+    zone::Lba,
+};
+use serde::Serialize;
+use std::{cell::RefCell, rc::Rc};
+
+/// Requests of a round of 4 KiB; fewer of larger ones.
+const REQUESTS: u64 = if cfg!(debug_assertions) { 512 } else { 16_384 };
+/// Blocks of a drive's zone.
+const ZONE_BLOCKS: u64 = 8192;
+
+/// Cost of one kind of request.
+#[derive(Serialize)]
+struct RequestCost {
+    request: &'static str,
+    /// Time without and with checksums.
+    without_ns: f64,
+    with_ns: f64,
+    /// Median of the ratios of the rounds, less 1.
+    overhead: f64,
+}
+
+/// Costs of all kinds.
+#[derive(Serialize)]
+struct ChecksumCosts {
+    /// On emulated drives in memory; wall-clock time.
+    engine: Vec<RequestCost>,
+    /// On null drives behind io_uring; processor time.
+    daemon: Vec<RequestCost>,
+}
+
+/// Runs the benchmark and prints the results.
+pub fn run(output: Output, rounds: usize) -> Result<u8> {
+    begin(output, rounds)?;
+    let costs = ChecksumCosts { engine: engine_costs(rounds)?, daemon: daemon_costs(rounds)? };
+    output.print(&costs, |costs| {
+        let head = format!("  {:<32}{:>12}{:>12}{:>10}\n", "", "without", "with", "more");
+        let row = |cost: &RequestCost| {
+            let RequestCost { request, without_ns, with_ns, overhead } = cost;
+            format!("  {request:<32}{without_ns:>9.0} ns{with_ns:>9.0} ns{:>8.1} %\n", 100.0 * overhead)
+        };
+        let rows = |costs: &[RequestCost]| costs.iter().map(row).collect::<String>();
+        format!("engine\n{head}{}daemon\n{head}{}", rows(&costs.engine), rows(&costs.daemon))
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Medians of rounds that alternate between both arrays.
+fn paired(request: &'static str, rounds: usize, round: impl Fn(bool) -> Result<f64>) -> Result<RequestCost> {
+    let mut costs = [Vec::new(), Vec::new(), Vec::new()];
+    // The first round warms up.
+    for number in 0..=rounds {
+        let (without, with) = (round(false)?, round(true)?);
+        if number > 0 {
+            [without, with, with / without].iter().zip(&mut costs).for_each(|(cost, all)| all.push(*cost));
+        }
+    }
+    let [without_ns, with_ns, ratio] = costs.map(median);
+    Ok(RequestCost { request, without_ns, with_ns, overhead: ratio - 1.0 })
+}
+
+fn engine_costs(rounds: usize) -> Result<Vec<RequestCost>> {
+    let geometry = Model::zn540().scaled(8, ZONE_BLOCKS).geometry;
+    let bench = |checksums| {
+        let options = CreateOptions { checksums, ..options_with(1) };
+        let drive = |geometry| Rc::new(EmulatedDrive::in_memory(&geometry)) as Rc<dyn ZonedDevice>;
+        Bench::with(rounds, options, &geometry, drive)
+    };
+    let benches = [bench(false)?, bench(true)?];
+    let of = |checksums: bool| &benches[usize::from(checksums)];
+    let rng = RefCell::new(Rng::new(1));
+    let mut costs = Vec::new();
+    for (blocks, [write, read]) in [
+        (1, ["4 KiB write", "4 KiB read at random places"]),
+        (16, ["64 KiB write", "64 KiB read at random places"]),
+    ] {
+        let (count, bytes) = (REQUESTS / blocks, blocks as usize * BLOCK);
+        let each = |(seconds, _): (f64, f64)| seconds * 1e9 / count as f64;
+        costs.push(paired(write, rounds, |checksums| {
+            let bench = of(checksums);
+            bench.reset()?;
+            let write = |n, data| Command::write(Lba(n * blocks), data, false);
+            Ok(each(bench.stream(count, SMALL_DEPTH, bytes, write)?))
+        })?);
+        costs.push(paired(read, rounds, |checksums| {
+            let read = |_, data| Command::read(Lba(rng.borrow_mut().below(count) * blocks), data);
+            Ok(each(of(checksums).stream(count, SMALL_DEPTH, bytes, read)?))
+        })?);
+    }
+    Ok(costs)
+}
+
+fn daemon_costs(rounds: usize) -> Result<Vec<RequestCost>> {
+    let rig = |checksums| host::ArrayRig::with(CreateOptions { checksums, ..options_with(1) }, true, true);
+    let rigs = [rig(false)?, rig(true)?];
+    let of = |checksums: bool| &rigs[usize::from(checksums)];
+    [(1, "4 KiB write"), (16, "64 KiB write")]
+        .map(|(blocks, request)| {
+            paired(request, rounds, |checksums| {
+                let spent = of(checksums).median(1, REQUESTS / blocks, SMALL_DEPTH, blocks * BLOCK as u64)?;
+                Ok(spent.us * 1e3)
+            })
+        })
+        .into_iter()
+        .collect()
+}
