@@ -124,6 +124,12 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     run_state.failed_silently = left.is_ok();
     world.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
     world.counts.faults += 1;
+    *match kind {
+        Silent::Flipped => &mut world.counts.bit_flips,
+        Silent::Lost => &mut world.counts.lost_writes,
+        Silent::Misdirected => &mut world.counts.misdirected,
+        Silent::Stale => &mut world.counts.stale,
+    } += 1;
 }
 
 #[cfg(test)]

@@ -69,6 +69,11 @@ pub struct Counts {
     pub cancelled_copies: u64,
     pub continued_copies: u64,
     pub faults: u64,
+    /// Silent faults by kind.
+    pub bit_flips: u64,
+    pub lost_writes: u64,
+    pub misdirected: u64,
+    pub stale: u64,
     /// Zones that were scrubbed, and blocks that scrubs have found wrong and that were repaired.
     pub scrubs: u64,
     pub repaired: u64,
@@ -112,6 +117,10 @@ impl Counts {
         self.cancelled_copies += other.cancelled_copies;
         self.continued_copies += other.continued_copies;
         self.faults += other.faults;
+        self.bit_flips += other.bit_flips;
+        self.lost_writes += other.lost_writes;
+        self.misdirected += other.misdirected;
+        self.stale += other.stale;
         self.scrubs += other.scrubs;
         self.repaired += other.repaired;
         self.changes += other.changes;

@@ -232,13 +232,12 @@ fn is_consistent(
     })
 }
 
-/// The member whose part of a row is wrong, at `bytes` of one block: the only one without which the others agree, and
-/// can still contradict each other.
+/// The member whose part of a row is wrong, at `bytes` of one block: the only one without which the others agree. With
+/// one parity left, the others of each member agree.
 fn wrong_member(raid: &Raid, row: u64, parts: &RowParts, bytes: Range<usize>) -> Option<usize> {
     let layout = &raid.layout;
-    let present = parts.iter().flatten().count() as u64;
     // A wrong block that matches its checksum is the error of a write, not of a drive.
-    if raid.checksums || present < layout.data_chunks() + 2 {
+    if raid.checksums {
         return None;
     }
     let is_wrong = |member: &usize| is_consistent(layout, row, parts, bytes.clone(), Some(*member));

@@ -14,7 +14,7 @@ use sim::simulator::{
     silent::SilentResult,
     subject::ArrayMaker,
     volume::VolumeModel,
-    world::TraceMode,
+    world::{Counts, TraceMode},
 };
 use std::collections::BTreeMap;
 
@@ -203,12 +203,14 @@ impl Run {
         let levels = arrays.parities.map_or(PARITIES.to_vec(), |parities| vec![parities]);
         let kinds: Vec<(Policy, usize)> =
             policies.iter().flat_map(|policy| levels.iter().map(|level| (*policy, *level))).collect();
-        let (mut value, mut failures) = (serde_json::Map::new(), Vec::new());
+        let (mut value, mut failures, mut counts_of_all) =
+            (serde_json::Map::new(), Vec::new(), Counts::default());
         for (policy, parities) in &kinds {
             let maker = ArrayMaker { policy: Some(*policy), parities: Some(*parities), ..arrays.clone() };
             let range = self.from..self.from + (self.seeds / kinds.len() as u64).max(1);
             let jobs = self.jobs.unwrap_or_else(default_jobs);
             let summary = runner::play(&maker, &Seeds { range, ..Seeds::default() }, jobs, &|| ());
+            counts_of_all.add(&summary.counts);
             let mut counts =
                 BTreeMap::from([(SilentResult::Intact, summary.seeds - summary.failures.len() as u64)]);
             for failure in &summary.failures {
@@ -232,7 +234,17 @@ impl Run {
             value.insert(name, line.into_iter().map(|(name, count)| (name, json!(count))).collect());
         }
         if self.json {
-            let value = json!({"output_version": OUTPUT_VERSION, "kinds": value, "failures": failures});
+            let Counts { bit_flips, lost_writes, misdirected, stale, judgements, .. } = counts_of_all;
+            let value = json!({
+                "output_version": OUTPUT_VERSION,
+                "kinds": value,
+                "bit_flips": bit_flips,
+                "lost_writes": lost_writes,
+                "misdirected": misdirected,
+                "stale": stale,
+                "judgements": judgements,
+                "failures": failures,
+            });
             print_lines(&[serde_json::to_string_pretty(&value)?])?;
         } else {
             print_lines(&failures)?;
