@@ -13,6 +13,7 @@ use crate::{
         output::{quoted, uuid},
         size::{bytes, show},
     },
+    reactor::give_way,
     report::scrub::{ScrubReport, ScrubState, ScrubStatus},
 };
 use anyhow::{Context, Result, ensure};
@@ -204,7 +205,7 @@ async fn scrub(daemon: &Rc<Daemon>) -> Result<()> {
     while !is_stopped() {
         // A rebuild restores redundancy, which a scrub may need.
         let (begun, changed) = (daemon.rebuilder.changed.wait(), daemon.array.changed());
-        if holds_back(&daemon.array.status()) {
+        if daemon.array.is_deferred() {
             changed.await;
             continue;
         }
@@ -221,6 +222,8 @@ async fn scrub(daemon: &Rc<Daemon>) -> Result<()> {
             return Ok(());
         }
         let began = Instant::now();
+        // Empty zones take no time, and there may be many.
+        give_way().await;
         if !scrub_zone(daemon, ZoneIndex(zone), began, &is_stopped).await? {
             continue;
         }
@@ -293,6 +296,10 @@ async fn scrub_zone(
     if let Some(present) = &mut book.present {
         present.add(&scrubbed.findings);
         present.active_ms = before.1 + began.elapsed().as_millis() as u64;
+    }
+    drop(book);
+    if scrubbed.findings.is_empty() {
+        return Ok(true);
     }
     let (name, mut merged) = (daemon.array.status().name, ScrubReport::default());
     merged.add(&scrubbed.findings);

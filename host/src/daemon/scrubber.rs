@@ -46,7 +46,8 @@ impl VerifiedZones {
     }
 
     pub(super) fn has(&self, zone: u32, epoch: u64) -> bool {
-        epoch <= self.epoch && self.zones.iter().any(|(first, end)| (*first..*end).contains(&zone))
+        let at = self.zones.partition_point(|(_, end)| *end <= zone);
+        epoch <= self.epoch && self.zones.get(at).is_some_and(|(first, _)| *first <= zone)
     }
 }
 
@@ -158,5 +159,40 @@ impl Scrubber {
     pub fn report(&self) -> Option<ScrubReport> {
         let book = self.book.borrow();
         book.present.clone().or_else(|| book.history.first().cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verified_zones_exclude_those_reset_since() {
+        let mut verified = VerifiedZones::new(7);
+        [(0, 3), (1, 7), (2, 8), (4, 0)].into_iter().for_each(|(zone, epoch)| verified.add(zone, epoch));
+        let known: Vec<bool> = (0..6).map(|zone| verified.has(zone, 5)).collect();
+        assert_eq!(known, [true, true, false, false, true, false]);
+        // It was reset later.
+        assert!(!verified.has(1, 9) && verified.has(1, 7));
+    }
+
+    #[test]
+    fn scrub_book_survives_damage_and_keeps_last_reports() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state/one.scrub");
+        let mut book = ScrubBook::read(&path);
+        for number in 0..30 {
+            book.present = Some(ScrubReport { started_at: number, ..ScrubReport::default() });
+            book.reading.add(1, 0);
+            book.end(if number < 29 { ScrubState::Complete } else { ScrubState::Stopped });
+        }
+        // A scrub that was stopped verifies nothing, and takes nothing back.
+        assert!(book.verified.has(1, 0) && !book.reading.has(1, 0));
+        book.store(&path).unwrap();
+        let read = ScrubBook::read(&path);
+        let begun: Vec<u64> = read.history.iter().map(|report| report.started_at).collect();
+        assert_eq!(begun, (6..30).rev().collect::<Vec<_>>());
+        std::fs::write(&path, "{").unwrap();
+        assert!(ScrubBook::read(&path).history.is_empty());
     }
 }

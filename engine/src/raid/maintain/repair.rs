@@ -5,9 +5,9 @@
 //! zone is reset or the part is rebuilt. That takes no redundancy away at any moment: until the record is in the log, the
 //! block is decoded from the same members as before.
 //!
-//! Only blocks that do not change any more are repaired ([`final_blocks`]); others become due again when their zone goes on.
-//! A block that cannot be decoded stays unreadable. So does one for which the log has no room: a quarter of the room that
-//! checkpoints leave is for repaired blocks. The next scrub tries it again.
+//! Only blocks that do not change any more are repaired ([`final_blocks`]); others become due again when their zone goes
+//! on. A block that cannot be decoded stays unreadable. So does one for which the log has no room: a quarter of the room
+//! that checkpoints leave is for repaired blocks. The next scrub tries it again.
 
 use crate::{
     buf::{BLOCK, Buf},
