@@ -296,7 +296,7 @@ impl Array {
         rebuild::rebuild(&self.0.raid(), progress).await
     }
 
-    /// Reads the blocks of a zone that do not change any more, with their parity, and repairs what is wrong. `pace` is
+    /// Reads the blocks of a zone that do not change any more, with their parity, and repairs wrong ones. `pace` is
     /// awaited after each batch, with the number of bytes that were read: it bounds the rate. A future that is dropped
     /// leaves no trace.
     ///

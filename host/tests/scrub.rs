@@ -195,7 +195,7 @@ fn opened(path: &Path) -> Ssd {
 }
 
 /// Changes `count` random written blocks of the data zones of a drive: a bit of data or metadata flips, a write is lost,
-/// or has gone to another block. Returns what was there.
+/// or has gone to another block. Returns the earlier contents of these blocks.
 fn edit(path: &Path, random: &mut Random, count: usize) -> Vec<(Lba, Vec<u8>)> {
     let mut ssd = opened(path);
     let data = 2 * ZONE..6 * ZONE;

@@ -66,7 +66,8 @@ pub fn address(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> Lba {
 }
 
 /// Reads into `data` from block `at` of a member's part of `zone`. Blocks are returned as the drive has them: without
-/// relocated blocks ([`crate::raid::zone::relocated`]), and also if they are bad blocks. The completion has to pass through [`checksum::checked`](crate::raid::zone::checksum::checked).
+/// relocated blocks ([`crate::raid::zone::relocated`]), and also if they are bad blocks. The completion has to pass
+/// through [`checksum::checked`](crate::raid::zone::checksum::checked).
 pub fn read(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Completion {
     let oob = match raid.checksums {
         true => {
@@ -118,8 +119,8 @@ pub fn write_command(
     Command::Write { lba, data, oob, fua: false }
 }
 
-/// Write command for blocks of rows of complete stripes, from block `at` of a member's part on, with out-of-band metadata
-/// only if the array has checksums.
+/// Write command for blocks of complete stripes, from block `at` of a member's part on, with out-of-band metadata only
+/// if the array has checksums.
 pub fn rows_command(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf) -> Command {
     let lba = address(raid, member, zone, at);
     let content = |block| content_of(raid, member, (at + block) / raid.layout.chunk_blocks);

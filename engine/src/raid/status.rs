@@ -227,7 +227,7 @@ pub struct LostBlocks {
 pub struct ZoneScrub {
     /// Bytes that were read from members.
     pub scanned_bytes: u64,
-    /// What was wrong, in the order of the zone.
+    /// Unreadable, wrong and contradictory blocks, in the order of the zone.
     pub findings: Vec<ScrubFinding>,
     /// Whether the zone is full or empty; the end of one that is being written was not read.
     pub is_whole: bool,
@@ -283,13 +283,13 @@ pub struct ScrubFinding {
     pub from: u64,
     /// Exclusive end.
     pub to: u64,
-    /// What is wrong.
+    /// Kind of the error.
     pub kind: ScrubFindingKind,
     /// Whether the blocks have been repaired.
     pub is_repaired: bool,
 }
 
-/// What is wrong with blocks.
+/// Kind of error that a scrub found in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrubFindingKind {
     /// The drive cannot read them.

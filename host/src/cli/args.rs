@@ -173,7 +173,7 @@ pub enum Verb {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Read everything on a running array, and repair what is wrong (check, verify)
+    /// Read all blocks of a running array and repair wrong ones (check, verify)
     ///
     /// Every block in use is read with its parity, and compared with its checksum if the array has checksums. Wrong and
     /// unreadable blocks are decoded from the other members and repaired. The array can be used meanwhile: requests
@@ -621,7 +621,7 @@ pub enum ScrubCommand {
         /// Name, UUID or path of the array
         array: ArrayName,
     },
-    /// Show the scrub and earlier ones: what was read, found and repaired
+    /// Show the scrub and earlier ones: bytes read, errors found and repaired
     Status {
         /// Name, UUID or path of the array
         array: ArrayName,

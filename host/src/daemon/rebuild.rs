@@ -4,7 +4,7 @@ use super::{
     drives,
     rebuilder::Rebuilder,
     socket::ControlConnection,
-    state::{Daemon, holds_back, log},
+    state::{Daemon, log, writing_begun},
     status,
 };
 use crate::{
@@ -185,13 +185,7 @@ pub(super) async fn replace(
 /// and neither a rebuild nor a replacement runs.
 pub(super) async fn continue_copies(daemon: Rc<Daemon>, filled: Vec<(usize, PathBuf)>) {
     for (role, path) in filled {
-        loop {
-            let changed = daemon.array.changed();
-            if !holds_back(&daemon.array.status()) {
-                break;
-            }
-            changed.await;
-        }
+        writing_begun(&daemon.array).await;
         // Parts that are lacking are rebuilt first, as at every start.
         if daemon.rebuilder.running.get().is_none() {
             start_rebuild(&daemon);

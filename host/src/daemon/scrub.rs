@@ -5,7 +5,7 @@
 
 use super::{
     scrubber::{VerifiedZones, now},
-    state::{Daemon, Phase, holds_back, log},
+    state::{Daemon, Phase, log, writing_begun},
     status,
 };
 use crate::{
@@ -150,12 +150,11 @@ async fn either(first: impl Future<Output = ()>, second: impl Future<Output = ()
     .await;
 }
 
-/// Stores the zones with blocks that cannot be read and could not be repaired, if these have changed: what is known of
-/// them is lost when the daemon ends.
+/// Stores the zones with unreadable blocks that could not be repaired, if these have changed: the array itself does not
+/// store them.
 pub(super) fn note_unreadable(daemon: &Daemon) {
     let suspects: BTreeSet<u32> = daemon.array.status().unreadable.iter().map(|range| range.zone).collect();
-    let before = daemon.scrubber.book.borrow().suspects.clone();
-    if suspects != before {
+    if suspects != daemon.scrubber.book.borrow().suspects {
         daemon.scrubber.book.borrow_mut().suspects = suspects;
         daemon.scrubber.store();
     }
@@ -165,13 +164,7 @@ pub(super) fn note_unreadable(daemon: &Daemon) {
 pub(super) async fn look_again(daemon: Rc<Daemon>) {
     let suspects = daemon.scrubber.book.borrow().suspects.clone();
     for zone in suspects.into_iter().filter(|zone| *zone < daemon.array.geometry().zones) {
-        loop {
-            let changed = daemon.array.changed();
-            if !holds_back(&daemon.array.status()) {
-                break;
-            }
-            changed.await;
-        }
+        writing_begun(&daemon.array).await;
         // The array may have failed meanwhile: then nothing is known.
         _ = daemon.array.scrub_zone(ZoneIndex(zone), async |_| ()).await;
     }

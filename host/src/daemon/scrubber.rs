@@ -51,7 +51,7 @@ impl VerifiedZones {
     }
 }
 
-/// What is stored.
+/// Contents of the state file of an array's scrubs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ScrubBook {
     /// The scrub that has not ended, with the next zone and its limit in bytes a second.

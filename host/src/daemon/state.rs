@@ -55,6 +55,17 @@ pub(super) fn holds_back(array: &ArrayStatus) -> bool {
     array.provisional || array.read_only
 }
 
+/// Waits until the array is writable and out of deferred-write mode.
+pub(super) async fn writing_begun(array: &Array) {
+    loop {
+        let changed = array.changed();
+        if !holds_back(&array.status()) {
+            return;
+        }
+        changed.await;
+    }
+}
+
 /// Phase of the daemon's shutdown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {

@@ -62,7 +62,7 @@ impl ScrubErrors {
     }
 }
 
-/// What is wrong with blocks, in a word.
+/// Name of a kind of error in reports.
 pub fn kind_of(kind: ScrubFindingKind) -> &'static str {
     match kind {
         ScrubFindingKind::Unreadable => "unreadable",
@@ -165,7 +165,7 @@ impl ScrubReport {
         format!("{done}, {}", self.result())
     }
 
-    /// What it found.
+    /// Number of errors, and the bytes that were repaired and that could not be.
     fn result(&self) -> String {
         match self.errors.sum() {
             0 => "no errors".into(),

@@ -18,6 +18,13 @@ struct LiveSlot {
     blocks: Vec<Buf>,
 }
 
+impl LiveSlot {
+    /// Offsets in the chunk of the blocks that were logged.
+    fn logged(&self) -> impl Iterator<Item = u64> {
+        (0..).zip(&self.blocks).filter(|(_, block)| !block.is_empty()).map(|(block, _)| block)
+    }
+}
+
 impl LoggedParity {
     /// Adds a record, which replaces earlier records of the same blocks. The record's data is shared, not copied.
     pub fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {
@@ -63,18 +70,12 @@ impl LoggedParity {
     /// All blocks that were logged of `zone` in `epoch`: stripe, chunk, block.
     pub fn of_zone(&self, zone: u32, epoch: u64) -> impl Iterator<Item = (u64, u64, u64)> {
         let slots = self.0.range((zone, 0, 0)..(zone + 1, 0, 0)).filter(move |(_, slot)| slot.epoch == epoch);
-        slots.flat_map(|((_, stripe, index), slot)| {
-            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
-            logged.map(|(block, _)| (*stripe, *index, block))
-        })
+        slots.flat_map(|((_, stripe, index), slot)| slot.logged().map(|block| (*stripe, *index, block)))
     }
 
     /// All blocks that were logged: zone, stripe, block.
     pub fn blocks(&self) -> impl Iterator<Item = (u32, u64, u64)> {
-        self.0.iter().flat_map(|((zone, stripe, _), slot)| {
-            let logged = (0..).zip(&slot.blocks).filter(|(_, block)| !block.is_empty());
-            logged.map(|(block, _)| (*zone, *stripe, block))
-        })
+        self.0.iter().flat_map(|((zone, stripe, _), slot)| slot.logged().map(|block| (*zone, *stripe, block)))
     }
 
     pub fn is_empty(&self) -> bool {

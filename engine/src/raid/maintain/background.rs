@@ -127,10 +127,7 @@ impl BackgroundJob {
     }
 
     pub fn release(&self, zone: ZoneIndex) {
-        let mut held = self.held.borrow_mut();
-        if let Some(index) = held.iter().position(|other| *other == zone) {
-            held.swap_remove(index);
-        }
+        remove(&self.held, zone);
     }
 
     /// No zone is held from now on.
@@ -161,9 +158,14 @@ impl BackgroundJob {
     }
 
     pub fn end_clearing(&self, zone: ZoneIndex) {
-        let mut clearing = self.clearing.borrow_mut();
-        if let Some(index) = clearing.iter().position(|other| *other == zone) {
-            clearing.swap_remove(index);
-        }
+        remove(&self.clearing, zone);
+    }
+}
+
+/// Removes one entry for `zone`, if there is one.
+fn remove(zones: &RefCell<Vec<ZoneIndex>>, zone: ZoneIndex) {
+    let mut zones = zones.borrow_mut();
+    if let Some(index) = zones.iter().position(|other| *other == zone) {
+        zones.swap_remove(index);
     }
 }

@@ -104,7 +104,7 @@ fn final_blocks(raid: &Raid, zone: ZoneIndex) -> u64 {
 /// Blocks of a stripe's row as read from the members; `None` for a member that lacks one or more of them.
 type RowParts = Vec<Option<Buf>>;
 
-/// Reads blocks of one row from all members that hold their parts of a zone, and adds what is wrong to `findings`.
+/// Reads blocks of one row from all members that hold their parts of a zone, and adds wrong ones to `findings`.
 /// Returns the bytes that were read.
 async fn verify(
     raid: &Rc<Raid>,
