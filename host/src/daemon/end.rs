@@ -68,6 +68,8 @@ async fn end_alone(daemon: &Daemon, leave: bool) -> Result<()> {
     // From here on the next process does not need the acknowledged ends.
     if hidden.is_ok() && flushed.is_ok() && !daemon.is_left() {
         forget_ack_logs(daemon);
+        // A rebuild in progress keeps the array from being closed: the next assembly has more to do then.
+        _ = daemon.array.close().await;
     }
     both(both(hidden, stopped), flushed)
 }

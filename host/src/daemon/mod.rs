@@ -84,7 +84,8 @@ pub fn start(
     let paths = found.drives.iter().map(|drive| drive.path.as_path());
     let others = Others::new(paths, found.damaged.iter().map(|(path, _)| path.as_path()));
     let filled = found.filled.clone();
-    let Session { reactor, array, .. } = found.start(left, terms)?;
+    let Session { reactor, array, closing, .. } = found.start(left, terms)?;
+    closing.hand_over();
     array.feed(reactor.buffers());
     let status = array.status();
     // The drives of members that are out are released.

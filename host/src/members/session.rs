@@ -14,6 +14,33 @@ pub struct Session {
     pub array: Array,
     /// The device for commands: the array, or a namespace on it.
     pub device: Rc<dyn ZonedDevice>,
+    pub closing: ClosedAtEnd,
+}
+
+/// Closes an array when it is dropped, at the end of a command. A command that is interrupted leaves the array like a
+/// crash, which is as safe, but the next assembly has more to do.
+pub struct ClosedAtEnd {
+    reactor: Reactor,
+    array: Option<Array>,
+}
+
+impl ClosedAtEnd {
+    /// Leaves the array to its user, a daemon.
+    pub fn hand_over(mut self) {
+        self.array = None;
+    }
+}
+
+impl Drop for ClosedAtEnd {
+    fn drop(&mut self) {
+        // Everything that was promised is durable already.
+        if let Some(array) = self.array.take().filter(|_| !std::thread::panicking())
+            && self.reactor.wait(array.close()).is_err()
+        {
+            // Tasks that wait for each other hold the drives.
+            self.reactor.runtime().clear();
+        }
+    }
 }
 
 /// A message if one of the files at `paths` is in a file system that is full: drives only report that a write has
@@ -39,7 +66,8 @@ pub fn explain(error: anyhow::Error, paths: impl IntoIterator<Item = PathBuf>) -
 
 impl Session {
     pub fn new(reactor: Reactor, array: Array) -> Session {
-        Session { reactor, device: Rc::new(array.clone()), array }
+        let closing = ClosedAtEnd { reactor: reactor.clone(), array: Some(array.clone()) };
+        Session { reactor, device: Rc::new(array.clone()), array, closing }
     }
 
     /// Adds the likely cause to `error`.
