@@ -25,7 +25,7 @@ use std::rc::Rc;
 
 pub use crate::raid::{
     ArrayOptions, Drive, PowerMark, Tails,
-    create::{CreateOptions, Design},
+    create::{CHECKSUM_GROUP_BLOCKS, CreateOptions, Design},
     error::ArrayError,
     events::{Event, EventList},
     health::{Cause, Condition, Health, Remedy},

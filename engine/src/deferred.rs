@@ -25,7 +25,10 @@ use crate::{
         maintain::{job, rebuild},
         parts::Raid,
         power,
-        recover::assemble::{self, ArrayLook, KnownEnds, look},
+        recover::{
+            assemble::{self, ArrayLook, KnownEnds, look},
+            last_checksums,
+        },
         run,
         status::{ArrayStatus, MemberState},
         zone::{dispatch, drain::changes, reread},
@@ -460,6 +463,7 @@ impl ArrayHandle {
                 raid.membership.change(|superblock| superblock.runner = Uuid::default());
                 raid.membership.settle().await;
             }
+            last_checksums::remember(raid).await;
         }
         run::end(raid).await;
         self.closing.set(Closing::Ended(result));

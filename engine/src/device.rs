@@ -11,6 +11,7 @@ use crate::{
 use std::{
     cell::RefCell,
     future::Future,
+    ops::Range,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -44,10 +45,38 @@ pub trait ZonedDevice {
         None
     }
 
+    /// The checksums of the device's blocks, where they are stored in its zones.
+    fn checksums(&self) -> Option<&dyn BlockChecksums> {
+        None
+    }
+
     /// Model, serial number and size of the device, as far as it reports them.
     fn drive_id(&self) -> DriveId {
         DriveId { size_bytes: self.geometry().size_bytes(), ..DriveId::default() }
     }
+}
+
+/// Returns the present epoch of a zone.
+pub type ZoneEpochs = Rc<dyn Fn(ZoneIndex) -> u64>;
+
+/// Checksums of blocks that a device stores in its zones ([`crate::adapt::checksum`]). After the device has been opened,
+/// blocks at the end of a zone may be *unverified*: their checksums are not known.
+pub trait BlockChecksums {
+    /// The blocks of a zone from the first unverified one to the last. Empty for a zone that was not reported.
+    fn unverified(&self, zone: ZoneIndex) -> Range<u64>;
+
+    /// Sets the checksums of the unverified blocks of a zone among those from block `at` on.
+    fn set_unverified(&self, zone: ZoneIndex, at: u64, sums: &[u32]);
+
+    /// The first block and the checksums of the blocks of a zone whose checksums are in memory alone; `None` if there are
+    /// none.
+    fn last_sums(&self, zone: ZoneIndex) -> Option<(u64, Vec<u32>)>;
+
+    /// Sets the source of the present epoch of each zone, of which a checksum block is a part.
+    fn set_epochs(&self, epochs: ZoneEpochs);
+
+    /// Zone `to` holds the blocks of `zone` from now on: they have no checksums there if they had none before.
+    fn move_zone(&self, zone: ZoneIndex, to: ZoneIndex);
 }
 
 /// Bits of [`ZonedDevice::power_epoch`] that do not depend on the calling process.

@@ -386,6 +386,7 @@ impl Array4 {
             group_blocks: 0,
             spare_zones: None,
             checksums: false,
+            checksum_group_blocks: 1008,
             name,
             uuid,
             chunk_blocks: 8,

@@ -8,6 +8,7 @@ mod support;
 mod aggregate;
 mod appended;
 mod array;
+mod checksum_device;
 mod checksums;
 mod closing;
 mod crafted;

@@ -3,6 +3,7 @@
 
 pub mod aggregate;
 pub mod append;
+pub mod checksum;
 pub mod mirror;
 pub mod overlay;
 pub mod sequence;

@@ -6,7 +6,7 @@
 //! record the places durably.
 
 use crate::{
-    device::{Command, Completion, Done, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completion, Done, DriveId, Geometry, Slots, Status, ZoneEpochs, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState, is_worn},
 };
@@ -25,9 +25,11 @@ pub struct SpareZoneDevice {
     /// Geometry of the presented device.
     geometry: Geometry,
     /// Places of moved zones, by zone; permanent.
-    places: RefCell<BTreeMap<u32, u32>>,
+    places: Rc<RefCell<BTreeMap<u32, u32>>>,
     /// Whether any zone has been moved.
     has_moved: Cell<bool>,
+    /// Zones whose new places are being filled, by place.
+    filling: Rc<RefCell<BTreeMap<u32, u32>>>,
     /// Places that the caller has recorded durably.
     kept: RefCell<BTreeMap<u32, u32>>,
     /// Spare zones that are known to be worn.
@@ -74,11 +76,40 @@ impl SpareZoneDevice {
             device,
             geometry,
             kept: places.clone().into(),
-            places: places.into(),
+            places: Rc::new(places.into()),
+            filling: Rc::default(),
             has_moved,
             worn: RefCell::default(),
             reserved: RefCell::default(),
         }
+    }
+
+    /// Sets the source of the epochs of presented zones ([`crate::device::BlockChecksums::set_epochs`]).
+    pub fn set_epochs(&self, epochs: ZoneEpochs) {
+        let Some(sums) = self.device.checksums() else { return };
+        let (places, filling) = (self.places.clone(), self.filling.clone());
+        sums.set_epochs(Rc::new(move |place| {
+            let of_filled = filling.borrow().get(&place.0).copied();
+            let moved = || places.borrow().iter().find(|(_, to)| **to == place.0).map(|(zone, _)| *zone);
+            epochs(ZoneIndex(of_filled.or_else(moved).unwrap_or(place.0)))
+        }));
+    }
+
+    /// The blocks of a zone from the first unverified one to the last ([`crate::device::BlockChecksums::unverified`]).
+    pub fn unverified(&self, zone: ZoneIndex) -> Range<u64> {
+        self.device.checksums().map_or(0..0, |sums| sums.unverified(self.place_of(zone)))
+    }
+
+    /// As [`crate::device::BlockChecksums::set_unverified`].
+    pub fn set_unverified(&self, zone: ZoneIndex, at: u64, sums: &[u32]) {
+        if let Some(known) = self.device.checksums() {
+            known.set_unverified(self.place_of(zone), at, sums);
+        }
+    }
+
+    /// As [`crate::device::BlockChecksums::last_sums`].
+    pub fn last_sums(&self, zone: ZoneIndex) -> Option<(u64, Vec<u32>)> {
+        self.device.checksums().and_then(|sums| sums.last_sums(self.place_of(zone)))
     }
 
     /// Places of moved zones.
@@ -178,7 +209,11 @@ impl SpareZoneDevice {
             self.places.borrow().iter().map(|(from, to)| (*from, *to)).find(|(_, taken)| *taken == to);
         let other = other.filter(|(from, _)| *from != zone.0);
         assert_eq!(other, None, "the zone that is in spare zone {to}, to which zone {} is moved", zone.0);
+        if let Some(sums) = self.device.checksums() {
+            sums.move_zone(zone, ZoneIndex(to));
+        }
         self.places.borrow_mut().insert(zone.0, to);
+        self.filling.borrow_mut().remove(&to);
         self.has_moved.set(true);
     }
 
@@ -189,6 +224,7 @@ impl SpareZoneDevice {
         assert!(spares.contains(&to), "zone {to} gets a command for a spare zone, and these are {spares:?}");
         match &mut command {
             Command::Write { lba, .. } => {
+                self.filling.borrow_mut().insert(to, self.geometry.locate(*lba).0.0);
                 lba.0 = self.geometry.start(ZoneIndex(to)).0 + self.geometry.locate(*lba).1;
             }
             Command::Finish { zones } | Command::Reset { zones } => *zones = Zones::One(ZoneIndex(to)),

@@ -12,6 +12,7 @@ use crate::{
         superblock::Superblock,
     },
     raid::geometry::META_ZONES,
+    zone::MOST_BLOCKS,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -164,6 +165,19 @@ pub struct Checkpoint {
     pub tails: Vec<TailRecord>,
 }
 
+/// Checksums of blocks of a member's part of a zone that are in no checksum block yet ([`crate::adapt::checksum`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastChecksums {
+    /// Zone of the array.
+    pub zone: u32,
+    /// Epoch of the zone.
+    pub epoch: u64,
+    /// First block, from the start of the member's part.
+    pub from: u64,
+    /// One for each block.
+    pub sums: Vec<u32>,
+}
+
 /// A record of a metadata log or of a log block.
 #[derive(Clone, Debug)]
 pub enum Record {
@@ -228,6 +242,8 @@ pub enum Record {
         /// Random id, a new one for each attempt.
         id: Uuid,
     },
+    /// The checksums of blocks at the end of this member's part of a zone when the array was closed.
+    Checksums(LastChecksums),
 }
 
 /// Bytes of a zone record in a checkpoint.
@@ -255,6 +271,7 @@ impl Record {
             Record::BadBlocks(_) => 10,
             Record::Decided { .. } => 11,
             Record::Claim { .. } => CLAIM,
+            Record::Checksums(_) => 13,
         }
     }
 
@@ -286,6 +303,7 @@ impl Record {
             Record::Claim { host, id } => {
                 out.bytes(&host.0).bytes(&id.0);
             }
+            Record::Checksums(checksums) => checksums.encode(out),
         }
     }
 
@@ -311,6 +329,7 @@ impl Record {
                 let (zone, _) = (from.u32()?, from.u32()?);
                 Record::Decided { zone, epoch: from.u64()? }
             }
+            13 => Record::Checksums(LastChecksums::decode(from)?),
             CLAIM => Record::Claim { host: Uuid(from.array()?), id: Uuid(from.array()?) },
             _ => return Err(RecordError::Damaged),
         })
@@ -350,6 +369,7 @@ impl Record {
             Record::Tail(tail) => tail.check(of),
             Record::Decided { zone, .. } => zone_exists(*zone),
             Record::Claim { .. } => Ok(()),
+            Record::Checksums(checksums) => checksums.check(of),
             Record::Lacks(lacks) => {
                 zone_exists(lacks.zone)?;
                 expect(of.are_members(lacks.members), "members that lack", lacks.members)
@@ -646,6 +666,28 @@ impl ParityRecord {
         let (from, chunk) = (self.from as u64, of.chunk_blocks as u64);
         expect(from < chunk, "from", from)?;
         expect(self.data.blocks() <= chunk - from, "data bytes", self.data.len() as u64)
+    }
+}
+
+impl LastChecksums {
+    fn encode(&self, out: &mut Encoder) {
+        out.u32(self.zone).u32(self.sums.len() as u32).u64(self.epoch).u64(self.from);
+        for sum in &self.sums {
+            out.u32(*sum);
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<LastChecksums, TooShort> {
+        let (zone, count, epoch, first) = (from.u32()?, from.u32()?, from.u64()?, from.u64()?);
+        let sums = (0..count).map(|_| from.u32()).collect::<Result<_, TooShort>>()?;
+        Ok(LastChecksums { zone, epoch, from: first, sums })
+    }
+
+    fn check(&self, of: &Superblock) -> Result<(), Absurd> {
+        let count = self.sums.len() as u64;
+        expect(self.zone < of.zones, "zone of checksums", self.zone)?;
+        expect(count <= of.checksum_group_blocks as u64, "checksums", count)?;
+        expect(self.from <= MOST_BLOCKS - count, "start of checksums", self.from)
     }
 }
 

@@ -5,6 +5,7 @@
 //! code that uses a superblock may rely on these bounds.
 
 use crate::{
+    adapt::checksum::block::GROUP_BLOCKS as CHECKSUM_GROUP_BLOCKS,
     buf::BLOCK,
     device::DriveId,
     format::{
@@ -38,8 +39,11 @@ pub const GROUPS: u64 = 2;
 /// Incompatible feature: each block of a zone has a checksum in its out-of-band metadata.
 pub const CHECKSUMS: u64 = 4;
 
+/// Incompatible feature: each block of a data zone has a checksum in a block of the zone.
+pub const CHECKSUM_BLOCKS: u64 = 8;
+
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | CHECKSUM_BLOCKS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -156,6 +160,8 @@ pub struct Superblock {
     pub parities: u32,
     /// Blocks of a group, if members' zones are written by appends; otherwise 0.
     pub group_blocks: u32,
+    /// Blocks of members' zones that share a checksum block, if there are such blocks; otherwise 0.
+    pub checksum_group_blocks: u32,
     /// UUID of the owner, the host that created or adopted the array; zeros for none.
     pub host: Uuid,
     /// Whether the array starts automatically on `host`.
@@ -177,6 +183,13 @@ pub enum Order {
     Any,
     /// One write at a time.
     One,
+    /// One write at a time, with checksums in blocks of the zones.
+    Checksums {
+        /// Blocks that share a checksum block.
+        group_blocks: u64,
+        /// UUID of the member that is written.
+        member: Uuid,
+    },
     /// By appends.
     Groups {
         /// Blocks of a group, which may land in any order.
@@ -261,6 +274,9 @@ impl Superblock {
     pub fn order(&self, member: Uuid) -> Order {
         match self.group_blocks {
             _ if self.policy.uses_zrwa() => Order::Any,
+            0 if self.checksum_group_blocks > 0 => {
+                Order::Checksums { group_blocks: self.checksum_group_blocks as u64, member }
+            }
             0 => Order::One,
             blocks => Order::Groups { blocks: blocks as u64, member },
         }
@@ -268,13 +284,23 @@ impl Superblock {
 
     /// Whether each block of a zone has a checksum.
     pub fn has_checksums(&self) -> bool {
+        self.incompatible & (CHECKSUMS | CHECKSUM_BLOCKS) != 0
+    }
+
+    /// Whether each block of a zone has a checksum in its out-of-band metadata.
+    pub fn has_checksums_in_metadata(&self) -> bool {
         self.incompatible & CHECKSUMS != 0
+    }
+
+    /// Whether blocks of members' zones contain the UUID of the member that they were written for.
+    pub fn stores_member_uuids(&self) -> bool {
+        self.group_blocks > 0 || self.checksum_group_blocks > 0
     }
 
     /// Bytes of out-of-band metadata that each block needs.
     pub fn oob_bytes(&self) -> usize {
         match self.policy.uses_marks() {
-            _ if self.has_checksums() => SUMMED_OOB_BYTES,
+            _ if self.has_checksums_in_metadata() => SUMMED_OOB_BYTES,
             true => OOB_BYTES,
             false => 0,
         }
@@ -296,7 +322,7 @@ impl Superblock {
         out.u32(self.max_active).u32(self.log_blocks).u64(self.assembly);
         out.u32(self.policy as u32).u32(self.aggregate);
         out.bytes(&self.host.0).u32(self.autostart as u32).u32(self.stage as u32);
-        out.u32(self.parities).u32(self.group_blocks);
+        out.u32(self.parities).u32(self.group_blocks.max(self.checksum_group_blocks));
         out.u32(self.lineage.assemblies.len() as u32).u32(self.lineage.attempts.len() as u32);
         out.bytes(&self.runner.0);
         for member in &self.members {
@@ -329,8 +355,9 @@ impl Superblock {
         expect(autostart <= 1, "autostart", autostart)?;
         let stage = Stage::from_value(stage).ok_or(Absurd { field: "stage", value: stage as u64 })?;
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
-        // Without the feature this field is reserved.
-        let group_blocks = if incompatible & GROUPS != 0 { group_blocks } else { 0 };
+        // Without these features the field is reserved.
+        let of = |feature: u64| if incompatible & feature != 0 { group_blocks } else { 0 };
+        let (group_blocks, checksum_group_blocks) = (of(GROUPS), of(CHECKSUM_BLOCKS));
         // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
@@ -358,6 +385,7 @@ impl Superblock {
             aggregate,
             parities,
             group_blocks,
+            checksum_group_blocks,
             host,
             autostart: autostart == 1,
             stage,
@@ -392,7 +420,14 @@ impl Superblock {
         let can_be = self.group_blocks.is_power_of_two() && self.policy == Policy::Log && self.aggregate == 1;
         let group_blocks_can_be = if has_groups { can_be } else { self.group_blocks == 0 };
         expect(group_blocks_can_be, "group blocks", self.group_blocks)?;
-        expect(!has_groups || !self.has_checksums(), "features", self.incompatible)?;
+        let has_blocks = self.incompatible & CHECKSUM_BLOCKS != 0;
+        let can_be = CHECKSUM_GROUP_BLOCKS.contains(&(self.checksum_group_blocks as u64))
+            && self.policy == Policy::Log
+            && self.aggregate == 1;
+        let checksum_group_can_be = if has_blocks { can_be } else { self.checksum_group_blocks == 0 };
+        expect(checksum_group_can_be, "checksum group blocks", self.checksum_group_blocks)?;
+        let exclusive = self.incompatible & (GROUPS | CHECKSUMS | CHECKSUM_BLOCKS);
+        expect(exclusive.count_ones() <= 1, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;
         expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;
@@ -421,6 +456,7 @@ impl Superblock {
                 ("aggregate", s.aggregate as u64),
                 ("parities", s.parities as u64),
                 ("group blocks", s.group_blocks as u64),
+                ("checksum group blocks", s.checksum_group_blocks as u64),
                 ("chunk blocks", s.chunk_blocks as u64),
                 ("rows", s.rows),
                 ("distance", s.distance as u64),

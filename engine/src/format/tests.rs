@@ -148,6 +148,7 @@ fn superblock() -> Superblock {
         aggregate: 4,
         parities: u32_of(7),
         group_blocks: u32_of(4),
+        checksum_group_blocks: 0,
         host: uuid_of(6),
         autostart: true,
         stage: Stage::Ending,
@@ -463,6 +464,7 @@ fn record_kinds_match_document_and_others_are_rejected() {
         (Record::BadBlocks(bad_blocks(1)), "bad blocks"),
         (Record::Decided { zone: 0, epoch: 0 }, "decided"),
         (Record::Claim { host: uuid_of(1), id: uuid_of(2) }, "claim"),
+        (Record::Checksums(last_checksums()), "checksums"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
     assert_eq!(names.len(), coded.len() + 1);
@@ -524,6 +526,18 @@ fn record_fields_match_document() {
     check_payload(&record, 11, "Decided", &[("zone", &a), ("epoch", &c)]);
     let record = Record::Claim { host: uuid_of(1), id: uuid_of(2) };
     check_payload(&record, 12, "Claim", &[("host", &uuid_of(1).0), ("id", &uuid_of(2).0)]);
+    let fields: [(&str, &[u8]); 5] = [
+        ("zone", &a),
+        ("count", &2u32.to_le_bytes()),
+        ("epoch", &c),
+        ("from", &d),
+        ("sums", &[b.as_slice(), u32_of(3).to_le_bytes().as_slice()].concat()),
+    ];
+    check_payload(&Record::Checksums(last_checksums()), 13, "Checksums of the last groups", &fields);
+}
+
+fn last_checksums() -> LastChecksums {
+    LastChecksums { zone: u32_of(1), epoch: u64_of(3), from: u64_of(4), sums: vec![u32_of(2), u32_of(3)] }
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! Creation of an array, and its design for given drives.
 
 use crate::{
-    adapt::{aggregate::AggregateDevice, append::mark::MARK_BYTES},
+    adapt::{aggregate::AggregateDevice, append::mark::MARK_BYTES, checksum::block::GROUP_BLOCKS},
     device::{Command, DriveId, Geometry, ZonedDevice},
     format::{
         Uuid,
         lineage::Lineage,
+        oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHECKSUMS, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock, SuperblockMember,
-            members_of, wrong_with_name,
+            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock,
+            SuperblockMember, members_of, wrong_with_name,
         },
     },
     raid::{
@@ -41,6 +42,9 @@ const APPENDED_BLOCKS: u64 = 32;
 /// By default one of so many zones is a spare zone.
 const ZONES_A_SPARE: u32 = 128;
 
+/// Default of [`CreateOptions::checksum_group_blocks`]: as many as a checksum block has room for.
+pub const CHECKSUM_GROUP_BLOCKS: u32 = *GROUP_BLOCKS.end() as u32;
+
 /// Options of a new array.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
@@ -64,9 +68,11 @@ pub struct CreateOptions {
     /// Zones of each drive that are reserved to replace worn ones, in units as the array uses them; by default one in
     /// 128.
     pub spare_zones: Option<u32>,
-    /// Whether each block of a zone has a checksum, in the out-of-band metadata of the drives. Not for zones that are
-    /// written by appends.
+    /// Whether each block of a zone has a checksum: in the out-of-band metadata of the drives, or, if one of them has not
+    /// enough, in blocks of the zones, with the policy `log`. Not for zones that are written by appends.
     pub checksums: bool,
+    /// Blocks that share a checksum block, if checksums are in blocks of the zones: 1 to 1,008.
+    pub checksum_group_blocks: u32,
     /// UUID of the owner; zeros for none.
     pub host: [u8; 16],
     /// Whether the array starts automatically on `host`.
@@ -86,6 +92,7 @@ impl CreateOptions {
             group_blocks: 0,
             spare_zones: None,
             checksums: false,
+            checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
             host: [0; 16],
             autostart: false,
         }
@@ -248,18 +255,28 @@ fn draft(
     behaviour: ArrayOptions,
 ) -> Result<Draft, ArrayError> {
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
+    let in_blocks =
+        options.checksums && geometries().any(|geometry| (geometry.oob_bytes as usize) < SUMMED_OOB_BYTES);
     let policy = match options.group_blocks {
+        0 if in_blocks => options.policy.unwrap_or(Policy::Log),
         0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
         _ => Policy::Log,
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
+    let uuid = |member: usize| member_uuid(Uuid(options.uuid), member, 1);
     let order = |member: usize| match options.group_blocks {
+        _ if in_blocks => {
+            Order::Checksums { group_blocks: options.checksum_group_blocks as u64, member: uuid(member) }
+        }
         _ if policy.uses_zrwa() || behaviour.log_step >= LogStep::Unsequenced => Order::Any,
         0 => Order::One,
-        blocks => Order::Groups { blocks: blocks as u64, member: member_uuid(Uuid(options.uuid), member, 1) },
+        blocks => Order::Groups { blocks: blocks as u64, member: uuid(member) },
     };
     if options.checksums && options.group_blocks > 0 {
         return Err(NoDesign::ChecksumsOfAppends.into());
+    }
+    if in_blocks && policy != Policy::Log {
+        return Err(NoDesign::ChecksumsInBlocks { policy: policy.name() }.into());
     }
     for drive in drives {
         check_appends(drive, options.group_blocks as u64)?;
@@ -269,7 +286,8 @@ fn draft(
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
-    let mut superblock = plan(options, policy, aggregate, &members)?;
+    let groups = if in_blocks { options.checksum_group_blocks } else { 0 };
+    let mut superblock = plan(options, (policy, aggregate, groups), &members)?;
     // Model, serial number and size of the drive itself, not of the device that adapts it.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {
         member.drive_id = kept_drive_id(&*drive.device);
@@ -281,8 +299,7 @@ fn draft(
 /// The superblock of a new array; refuses impossible designs.
 fn plan(
     options: &CreateOptions,
-    policy: Policy,
-    aggregate: u32,
+    (policy, aggregate, checksum_group_blocks): (Policy, u32, u32),
     drives: &[Drive],
 ) -> Result<Superblock, ArrayError> {
     if let Some(wrong) = wrong_with_name(&options.name) {
@@ -331,7 +348,11 @@ fn plan(
         compatible: 0,
         read_only_compatible: 0,
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
-            | (if options.checksums { CHECKSUMS } else { 0 }),
+            | match (options.checksums, checksum_group_blocks) {
+                (false, _) => 0,
+                (true, 0) => CHECKSUMS,
+                (true, _) => CHECKSUM_BLOCKS,
+            },
         array,
         name: options.name.clone(),
         event: 1,
@@ -349,6 +370,7 @@ fn plan(
         aggregate,
         parities: parities as u32,
         group_blocks: options.group_blocks,
+        checksum_group_blocks,
         host: Uuid(options.host),
         autostart: options.autostart,
         stage: Stage::Making,

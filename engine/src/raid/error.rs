@@ -285,6 +285,11 @@ pub enum NoDesign {
     Worn { zone: u32, drives: usize },
     #[error("the policy 'append' has no checksums: choose another policy, or do without checksums")]
     ChecksumsOfAppends,
+    #[error(
+        "the drives have less than 20 bytes of metadata for each block, and the policy '{policy}' has checksums nowhere \
+         else: choose the policy 'log', or do without checksums"
+    )]
+    ChecksumsInBlocks { policy: &'static str },
     #[error("the drives support too few open zones: at least three are needed")]
     OpenZones,
     #[error("the geometry of the array is invalid: {0}")]

@@ -73,6 +73,10 @@ pub enum Event {
     /// from the start of the member's part of the zone.
     #[error("block {at} of zone {zone} of member {member} was repaired")]
     Repaired { member: usize, zone: u32, at: u64 },
+    /// After a crash, blocks whose checksums were lost contradict the parity of their stripe, at as many offsets; which of
+    /// them are wrong is not known.
+    #[error("blocks at {offsets} offsets of zone {zone} contradict their parity, and cannot be read")]
+    Contradicts { zone: u32, offsets: u64 },
     #[error("the rebuild has ended: {bytes} bytes")]
     RebuildEnded { bytes: u64 },
     #[error("the rebuild has stopped: {0}")]
@@ -108,6 +112,7 @@ impl Event {
             | Event::ZoneFailed { zone }
             | Event::Moved { zone, .. }
             | Event::LeftOut { zone, .. }
+            | Event::Contradicts { zone, .. }
             | Event::Repaired { zone, .. }
             | Event::BlocksLost { zone, .. } => Some(*zone),
             _ => None,

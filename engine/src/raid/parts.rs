@@ -83,7 +83,7 @@ impl Raid {
             pool: Rc::default(),
             array: superblock.array,
             layout,
-            checksums: superblock.has_checksums(),
+            checksums: superblock.has_checksums_in_metadata(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
             members: Members::new(layout.members, layout.fewest_members()),
@@ -131,6 +131,7 @@ impl Raid {
         let places = moved.into_iter().map(|(zone, place)| (physical(ZoneIndex(zone)).0, place)).collect();
         let shown = physical(ZoneIndex(self.geometry.zones)).0;
         let device = Rc::new(SpareZoneDevice::new(&self.runtime, device, shown, places));
+        device.set_epochs(self.zone_records.epochs());
         assert!(member < self.layout.members, "a log of member {member} of {}", self.layout.members);
         let (array, layout, log_step) = (self.array, self.layout, self.behaviour.log_step);
         let kit = LogContext { array, layout, log_step, slots: self.slots.clone(), pool: self.pool.clone() };

@@ -413,7 +413,7 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         chunk_blocks: raid.layout.chunk_blocks,
         policy: superblock.policy,
         group_blocks: superblock.group_blocks,
-        checksums: raid.checksums,
+        checksums: superblock.has_checksums(),
         parities: superblock.parities as usize,
         aggregate: superblock.aggregate,
         event: superblock.event,

@@ -1,19 +1,21 @@
 //! Persistent state of every zone, as checkpoints record it.
 
 use crate::{
+    device::ZoneEpochs,
     format::record::{BurnedRange, ZoneRecord},
-    raid::{bad_blocks::BadBlockMap, unreadable::UnreadableBlocks},
+    raid::{bad_blocks::BadBlockMap, geometry::META_ZONES, unreadable::UnreadableBlocks},
     zone::ZoneIndex,
 };
 use std::{
     cell::{Ref, RefCell},
     ops::Range,
+    rc::Rc,
 };
 
 /// The records of all zones, and their burned, bad and unreadable blocks.
 #[derive(Default)]
 pub struct ZoneRecords {
-    records: RefCell<Vec<ZoneRecord>>,
+    records: Rc<RefCell<Vec<ZoneRecord>>>,
     /// Blocks of the members' zones that cannot be written again and hold no valid data.
     burned: RefCell<Vec<BurnedRange>>,
     /// Blocks that a rebuild could not decode.
@@ -25,7 +27,7 @@ pub struct ZoneRecords {
 impl ZoneRecords {
     pub fn new(records: Vec<ZoneRecord>, burned: Vec<BurnedRange>, bad_blocks: BadBlockMap) -> ZoneRecords {
         ZoneRecords {
-            records: records.into(),
+            records: Rc::new(records.into()),
             burned: burned.into(),
             bad_blocks: bad_blocks.into(),
             unreadable: UnreadableBlocks::default(),
@@ -44,6 +46,15 @@ impl ZoneRecords {
     /// The current epoch of a zone.
     pub fn epoch(&self, zone: ZoneIndex) -> u64 {
         self.record(zone).epoch
+    }
+
+    /// The current epoch of each zone, by the number of the zone on a member; 0 for zones that are none of the array.
+    pub fn epochs(&self) -> ZoneEpochs {
+        let records = self.records.clone();
+        Rc::new(move |zone| {
+            let zone = zone.0.checked_sub(META_ZONES);
+            zone.and_then(|zone| records.borrow().get(zone as usize).map(|record| record.epoch)).unwrap_or(0)
+        })
     }
 
     /// Members (bits) that lack their part of a zone; 0 if there is no such zone.

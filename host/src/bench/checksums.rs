@@ -14,6 +14,7 @@ use engine::{
     array::CreateOptions,
     buf::BLOCK,
     device::{Command, ZonedDevice},
+    raid::policy::Policy,
     zone::Lba,
 };
 use serde::Serialize;
@@ -40,6 +41,8 @@ struct RequestCost {
 struct ChecksumCosts {
     /// On emulated drives in memory; wall-clock time.
     engine: Vec<RequestCost>,
+    /// The same with the policy `log` and checksums in blocks of the zones, on drives without metadata.
+    engine_in_blocks: Vec<RequestCost>,
     /// On null drives behind io_uring; processor time.
     daemon: Vec<RequestCost>,
 }
@@ -47,7 +50,11 @@ struct ChecksumCosts {
 /// Runs the benchmark and prints the results.
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
-    let costs = ChecksumCosts { engine: engine_costs(rounds)?, daemon: daemon_costs(rounds)? };
+    let costs = ChecksumCosts {
+        engine: engine_costs(rounds, false)?,
+        engine_in_blocks: engine_costs(rounds, true)?,
+        daemon: daemon_costs(rounds)?,
+    };
     output.print(&costs, |costs| {
         let head = format!("  {:<32}{:>12}{:>12}{:>10}\n", "", "without", "with", "more");
         let row = |cost: &RequestCost| {
@@ -55,7 +62,12 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             format!("  {request:<32}{without_ns:>9.0} ns{with_ns:>9.0} ns{:>8.1} %\n", 100.0 * overhead)
         };
         let rows = |costs: &[RequestCost]| costs.iter().map(row).collect::<String>();
-        format!("engine\n{head}{}daemon\n{head}{}", rows(&costs.engine), rows(&costs.daemon))
+        let parts = [
+            ("engine, checksums in metadata", &costs.engine),
+            ("engine, checksums in blocks of the zones", &costs.engine_in_blocks),
+            ("daemon, checksums in metadata", &costs.daemon),
+        ];
+        parts.map(|(title, costs)| format!("{title}\n{head}{}", rows(costs))).concat()
     })?;
     Ok(HEALTHY)
 }
@@ -74,10 +86,14 @@ fn paired(request: &'static str, rounds: usize, round: impl Fn(bool) -> Result<f
     Ok(RequestCost { request, without_ns, with_ns, overhead: ratio - 1.0 })
 }
 
-fn engine_costs(rounds: usize) -> Result<Vec<RequestCost>> {
-    let geometry = Model::zn540().scaled(8, ZONE_BLOCKS).geometry;
+fn engine_costs(rounds: usize, in_blocks: bool) -> Result<Vec<RequestCost>> {
+    let mut geometry = Model::zn540().scaled(8, ZONE_BLOCKS).geometry;
+    if in_blocks {
+        geometry.oob_bytes = 0;
+    }
     let bench = |checksums| {
-        let options = CreateOptions { checksums, ..options_with(1) };
+        let policy = in_blocks.then_some(Policy::Log);
+        let options = CreateOptions { checksums, policy, ..options_with(1) };
         let drive = |geometry| Rc::new(EmulatedDrive::in_memory(&geometry)) as Rc<dyn ZonedDevice>;
         Bench::with(rounds, options, &geometry, drive)
     };

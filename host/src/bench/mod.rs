@@ -26,7 +26,7 @@ use emu::{
     ssd::{Model, NullDrive},
 };
 use engine::{
-    array::{Array, CreateOptions, Drive},
+    array::{Array, CHECKSUM_GROUP_BLOCKS, CreateOptions, Drive},
     buf::{BLOCK, Buf},
     code::{
         decode::{Sum, solve},
@@ -60,6 +60,7 @@ fn options_with(parities: usize) -> CreateOptions {
         group_blocks: 0,
         spare_zones: None,
         checksums: false,
+        checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
         name: "bench".into(),
         uuid: [1; 16],
         chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,

@@ -566,8 +566,8 @@ pub struct Create {
     /// Partial parity policy; `zrwa` by default if all drives support it, otherwise `log`
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
-    /// Checksums of all blocks, which detect data that a drive returns wrong without an error; for drives with 20
-    /// bytes of metadata a block or more, not with the policy `append`
+    /// Checksums of all blocks, which detect data that a drive returns wrong without an error; on drives with less than
+    /// 20 bytes of metadata a block only with the policy `log`, never with `append`
     #[arg(long, value_enum, default_value_t = Switch::Off)]
     pub checksums: Switch,
     /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone

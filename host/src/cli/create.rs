@@ -21,7 +21,7 @@ use crate::{
 use anyhow::{Result, anyhow, ensure};
 use emu::ssd::cause;
 use engine::{
-    array::{Array, CreateOptions, Design, Drive},
+    array::{Array, CHECKSUM_GROUP_BLOCKS, CreateOptions, Design, Drive},
     volume::{NoVolume, Plan},
     zone::MOST_BLOCKS,
 };
@@ -188,6 +188,7 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
         group_blocks: if options.policy == Some(Policy::Append) { GROUP_BLOCKS } else { 0 },
         spare_zones: options.spare_zones,
         checksums: options.checksums == Switch::On,
+        checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
         name: options.name.clone(),
         uuid,
         chunk_blocks: options.chunk,

@@ -49,6 +49,7 @@ fn daemon_in(dir: &Path, parities: usize) -> Rc<Daemon> {
         group_blocks: 0,
         spare_zones: Some(0),
         checksums: false,
+        checksum_group_blocks: 1008,
         host: [0; 16],
         autostart: false,
     };

@@ -249,6 +249,7 @@ fn kind(event: &Event) -> &'static str {
         Event::LeftOut { .. } => "left-out",
         Event::BlocksLost { .. } => "blocks-lost",
         Event::Repaired { .. } => "repaired",
+        Event::Contradicts { .. } => "contradicts",
         Event::RebuildEnded { .. } => "rebuild-ended",
         Event::RebuildStopped(_) => "rebuild-stopped",
     }
@@ -867,6 +868,7 @@ mod tests {
             group_blocks: 0,
             spare_zones: None,
             checksums: false,
+            checksum_group_blocks: 1008,
             name: "tank".into(),
             uuid: [1; 16],
             chunk_blocks: 16,

@@ -182,7 +182,9 @@ fn judge_parity(
             for (member, (bay, part)) in places.iter().enumerate() {
                 let place = match &found[member] {
                     Some(found) => found.places.get(&block).copied().unwrap_or(u64::MAX),
-                    None => block,
+                    None => {
+                        block + block.checked_div(world.scenario.checksum_group_blocks as u64).unwrap_or(0)
+                    }
                 };
                 let bytes = read_block(world, *bay, aggregate, *part, place)?;
                 match layout.role(member, row) {
@@ -321,9 +323,10 @@ fn read_log(
         let Some(header) = Header::read(&first) else { break };
         let base: Origin = *origin.get_or_insert(header.origin);
         let origin = Origin { lba: base.lba + at, ..base };
-        let mut bytes = first[..BLOCK].to_vec();
+        let (mut bytes, mut is_torn) = (first[..BLOCK].to_vec(), false);
         for next in 1..if header.origin.lba == origin.lba { header.blocks() } else { 1 } {
             let block = read_block(world, bay, aggregate, zone, at + next)?;
+            is_torn |= block.is_none();
             bytes.extend_from_slice(&block.unwrap_or_else(|| vec![0; BLOCK])[..BLOCK]);
         }
         let (record, _, blocks) = match Record::read(&bytes, origin) {
@@ -331,6 +334,8 @@ fn read_log(
             Err(RecordError::NoRecord) => break,
             // A torn checkpoint; the other zone has the log.
             Err(_) if at == 0 => return Ok(None),
+            // The end of a log that was continued in the other zone after a power cut, and could not be reset since.
+            Err(RecordError::Damaged) if is_torn => break,
             Err(error) => return Err(Failure(format!("block {at} of its metadata log: {error:?}"))),
         };
         if origin.member as usize != member {

@@ -278,6 +278,7 @@ impl Case {
             compression: None,
             unwritten_fails: false,
             group_blocks: 0,
+            checksum_group_blocks: 0,
             chunk_blocks: self.chunk_blocks,
             aggregate: self.aggregate,
             zone_size_blocks: None,

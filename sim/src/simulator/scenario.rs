@@ -163,6 +163,8 @@ pub struct Scenario {
     pub cramped: bool,
     /// Blocks of a group if zones are written by appends, otherwise 0.
     pub group_blocks: u32,
+    /// Blocks that share a checksum block if checksums are in blocks of the zones, otherwise 0.
+    pub checksum_group_blocks: u32,
     /// Whether the array merges queued writes.
     pub join: bool,
     pub load: Load,
@@ -238,6 +240,7 @@ impl Scenario {
             mixed: !small_zones && rng.chance(1, 4),
             unwritten_fails: rng.chance(1, 4),
             group_blocks: 0,
+            checksum_group_blocks: 0,
             join: rng.chance(3, 4),
         }
     }
@@ -249,7 +252,22 @@ impl Scenario {
     pub fn has_checksums(&self) -> bool {
         let drive = &self.drive;
         let has_room = drive.oob_bytes as usize >= SUMMED_OOB_BYTES && self.group_blocks == 0;
-        has_room && (drive.zones as u64 + drive.zone_capacity_blocks).is_multiple_of(2)
+        self.checksum_group_blocks > 0
+            || has_room && (drive.zones as u64 + drive.zone_capacity_blocks).is_multiple_of(2)
+    }
+
+    /// Gives the array checksums in blocks of the zones, in half of all cases, on drives without room for them in
+    /// metadata.
+    pub fn store_checksums(&mut self) {
+        let drive = &mut self.drive;
+        // A separate generator: the other draws stay the same.
+        let mut rng = Rng::new(drive.zone_capacity_blocks ^ (drive.zones as u64) << 32);
+        if drive.oob_bytes as usize >= SUMMED_OOB_BYTES || rng.chance(1, 2) {
+            return;
+        }
+        self.checksum_group_blocks = *rng.pick(&[1, 3, 8, 13, 64, 1008]);
+        drive.zone_capacity_blocks += drive.zone_capacity_blocks / self.checksum_group_blocks as u64 + 1;
+        drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
     }
 
     /// Makes the array write its zones by appends, on drives that support appends.

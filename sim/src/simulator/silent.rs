@@ -1,11 +1,12 @@
 //! Silent faults of a drive: a flipped bit, or a write that is lost, misdirected, or overwritten by an older one.
 //!
 //! They are a separate mode (`sim run --silent`), with one fault in each life. In an array with checksums no wrong data
-//! may be read. In one without, data that a drive returns without an error is trusted. All other results are counted,
+//! may be read, unless the checksum of the block was in memory alone (docs/GUARANTEES.md). In one without, data that a drive returns without an error is trusted. All other results are counted,
 //! not judged, except for panics.
 
 use super::{
     command_queue::Bay,
+    drives::META_ZONES,
     run_state::{OldBlock, RunState},
     world::World,
 };
@@ -89,6 +90,15 @@ fn draw_written(world: &mut World<'_>, bay: Bay) -> Option<Lba> {
     None
 }
 
+/// Whether the checksum of a block is in memory alone, since the checksum block of its group is not written yet.
+fn is_in_last_group(world: &World<'_>, bay: Bay, lba: Lba) -> bool {
+    let group = world.scenario.checksum_group_blocks as u64;
+    let (zone, at) = world.command_queue.geometry(bay).locate(lba);
+    let info = world.command_queue.ssd(bay).zones().info(zone);
+    let sum_place = (at / (group + 1) * (group + 1) + group).min(info.capacity_blocks.saturating_sub(1));
+    group > 0 && zone.0 >= META_ZONES && info.state.is_active() && info.wp_blocks <= sum_place
+}
+
 /// Injects one silent fault in a life.
 pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     let rate = world.scenario.misfortune.silent;
@@ -101,6 +111,10 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     let (Some(lba), Some(other)) = (draw_written(world, bay), draw_written(world, bay)) else { return };
     let stored = |lba: Lba| world.command_queue.ssd(bay).stored(lba).ok().flatten();
     let (Some(bytes), Some(theirs)) = (stored(lba), stored(other)) else { return };
+    let old = run_state.old.as_ref().filter(|_| kind == Silent::Stale).map(|old| (old.bay, old.lba));
+    let others = (kind == Silent::Misdirected).then_some((bay, other));
+    let concerned = [Some(old.unwrap_or((bay, lba))), others];
+    let in_last_group = concerned.into_iter().flatten().any(|(bay, lba)| is_in_last_group(world, bay, lba));
     let left = match kind {
         Silent::Flipped => {
             let (mut flipped, bit) = (bytes, world.rng.below(BLOCK as u64 * 8) as usize);
@@ -124,6 +138,7 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     run_state.failed_silently = left.is_ok();
     world.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
     world.counts.faults += 1;
+    world.counts.in_last_groups += u64::from(in_last_group);
     *match kind {
         Silent::Flipped => &mut world.counts.bit_flips,
         Silent::Lost => &mut world.counts.lost_writes,

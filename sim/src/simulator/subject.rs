@@ -341,6 +341,7 @@ pub(super) fn create_options(scenario: &Scenario, uuid: [u8; 16]) -> CreateOptio
         group_blocks,
         spare_zones: Some(spare_zones),
         checksums: scenario.has_checksums(),
+        checksum_group_blocks: scenario.checksum_group_blocks.max(1),
         ..CreateOptions::new("simulated", uuid)
     }
 }

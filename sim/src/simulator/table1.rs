@@ -138,6 +138,7 @@ fn scenario() -> Scenario {
         compression: None,
         unwritten_fails: false,
         group_blocks: 0,
+        checksum_group_blocks: 0,
         chunk_blocks: CHUNK_BLOCKS,
         aggregate: 1,
         zone_size_blocks: None,

@@ -74,6 +74,8 @@ pub struct Counts {
     pub lost_writes: u64,
     pub misdirected: u64,
     pub stale: u64,
+    /// Silent faults of blocks whose checksums were in memory alone ([`engine::adapt::checksum`]).
+    pub in_last_groups: u64,
     /// Zones that were scrubbed, and blocks that scrubs have found wrong and that were repaired.
     pub scrubs: u64,
     pub repaired: u64,
@@ -120,6 +122,7 @@ impl Counts {
         self.bit_flips += other.bit_flips;
         self.lost_writes += other.lost_writes;
         self.misdirected += other.misdirected;
+        self.in_last_groups += other.in_last_groups;
         self.stale += other.stale;
         self.scrubs += other.scrubs;
         self.repaired += other.repaired;

@@ -161,6 +161,11 @@ impl MetaLog {
         }
     }
 
+    /// Number of the checkpoint that the log begins with.
+    pub fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
     /// Zone of the drive in which the present metadata zone lies.
     pub fn place(&self) -> u32 {
         self.device.places().get(&self.zone.get()).copied().unwrap_or(self.zone.get())

@@ -2,7 +2,7 @@
 
 use crate::{
     buf::{Buf, BufPool},
-    format::record::{ParityRecord, RELOCATED, Record, TailRecord},
+    format::record::{LastChecksums, ParityRecord, RELOCATED, Record, TailRecord},
     raid::geometry::Layout,
 };
 use std::collections::BTreeMap;
@@ -149,6 +149,8 @@ pub struct LiveRecords {
     /// Blocks that replace burned or unreadable ones; their chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
+    /// Checksums of the ends of zones when the array was closed; not in checkpoints.
+    pub checksums: BTreeMap<u32, LastChecksums>,
     /// A part of the log was unreadable or damaged when it was read: records may be missing.
     pub lacks_records: bool,
     /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if records were missing in
@@ -184,6 +186,9 @@ impl LiveRecords {
                 *self = LiveRecords { incomplete, ..LiveRecords::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
+            }
+            Record::Checksums(checksums) => {
+                self.checksums.insert(checksums.zone, checksums.clone());
             }
             _ => {}
         }

@@ -106,13 +106,16 @@ pub fn prepare(raid: &Raid, drive: &Drive, uuid: Uuid) -> Result<Rc<dyn ZonedDev
     let device = scan::prepare(&raid.runtime, drive.device.clone(), superblock.order(uuid), aggregate);
     let device = device.ok_or_else(|| BadDrive::new(&drive.name, Disqualification::Aggregate(aggregate)))?;
     check_drive(&drive.name, &*device, &superblock)?;
+    if let Some(sums) = device.checksums() {
+        sums.set_epochs(raid.zone_records.epochs());
+    }
     Ok(device)
 }
 
 /// The number from which the UUID of a partly filled drive was derived, if the copy has to continue under that UUID
-/// since appended blocks contain it.
+/// since blocks contain it.
 pub fn number_of_filled(raid: &Raid, label: &Label) -> Option<u64> {
     let superblock = raid.membership.superblock();
     let is_unchanged = superblock.members[label.member].since == label.source().since;
-    label.source().taking_over.filter(|_| is_unchanged && superblock.group_blocks > 0)
+    label.source().taking_over.filter(|_| is_unchanged && superblock.stores_member_uuids())
 }

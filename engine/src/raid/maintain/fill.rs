@@ -223,7 +223,7 @@ async fn decode_tail(
     role: Role,
 ) -> Result<Buf, DeviceError> {
     let known = match raid.zones.running(zone) {
-        Some(running) => stripe::running_parities(raid, &running.flow.borrow(), piece),
+        Some(running) => stripe::running_parities(raid, &running.flow.borrow(), piece)?,
         None => Parities::default(),
     };
     stripe::decode(raid, zone, piece, role, raid.tail(zone), &known).await

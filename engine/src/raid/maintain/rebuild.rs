@@ -19,7 +19,7 @@
 
 use crate::{
     buf::{BLOCK, BufMut},
-    device::{Command, Zones},
+    device::{Command, DeviceError, Status, Zones},
     format::{
         oob::Content,
         record::{ParityRecord, Record, TailRecord},
@@ -477,7 +477,7 @@ async fn copy_tail(
         let tail = stripe * layout.stripe_blocks() + covered;
         let role = Role::Data(index);
         let decode = async |piece: ChunkRange| {
-            let known = stripe::running_parities(raid, &zone.flow.borrow(), piece);
+            let known = stripe::running_parities(raid, &zone.flow.borrow(), piece)?;
             stripe::decode(raid, zone.index, piece, role, tail, &known).await
         };
         let data = stripe::decode_singly(raid, zone.index, member, piece, &mut work.lost, decode).await?;
@@ -488,6 +488,10 @@ async fn copy_tail(
         let (slot_member, place) = layout.slot(stripe, index, which);
         if slot_member != member {
             continue;
+        }
+        // Such a part is rebuilt when the stripe is complete.
+        if zone.flow.borrow().contradicts(layout, ChunkRange { stripe, index, from, to }) {
+            return Err(DeviceError::from(Status::UnrecoveredReadError).into());
         }
         let data = zone.flow.borrow().parity(which, from, to);
         match place {

@@ -9,17 +9,17 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    code::decode,
     raid::{
         error::{ArrayError, RebuildStop},
         failures,
-        geometry::{Layout, each},
+        geometry::each,
         io,
         maintain::{part, repair},
         parts::Raid,
         status::{ScrubFinding, ScrubFindingKind, ZoneScrub},
         zone::{
             checksum::{self, Expected},
+            consistency::{is_consistent, wrong_member},
             exclusion, relocated, stripe,
         },
     },
@@ -101,9 +101,6 @@ fn final_blocks(raid: &Raid, zone: ZoneIndex) -> u64 {
     }
 }
 
-/// Blocks of a stripe's row as read from the members; `None` for a member that lacks one or more of them.
-type RowParts = Vec<Option<Buf>>;
-
 /// Reads blocks of one row from all members that hold their parts of a zone, and adds wrong ones to `findings`.
 /// Returns the bytes that were read.
 async fn verify(
@@ -121,7 +118,7 @@ async fn verify(
             (raid.members.seat(member), io::read(raid, member, zone, blocks.start, buf))
         })
         .collect();
-    let mut parts: RowParts = vec![None; raid.members.count()];
+    let mut parts: Vec<Option<Buf>> = vec![None; raid.members.count()];
     let mut bad = Vec::new();
     for (seat, completion) in pending {
         let member = seat.member;
@@ -168,7 +165,11 @@ async fn verify(
             if is_consistent(layout, row, &parts, bytes.clone(), None) {
                 continue;
             }
-            let member = wrong_member(raid, row, &parts, bytes);
+            // A wrong block that matches its checksum is the error of a write, not of a drive.
+            let member = match raid.checksums {
+                true => None,
+                false => wrong_member(layout, row, &parts, bytes),
+            };
             if let Some(member) = member {
                 repair::repair(raid, zone, member, at).await;
             }
@@ -208,39 +209,4 @@ async fn read_block(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> Res
         stripe::read_failed(raid, zone, seat, error);
     }
     done.result.map(|()| done.data).map_err(|_| kind)
-}
-
-/// Whether the parts of a row, at `bytes`, agree with each other, without that of the member `left_out`.
-fn is_consistent(
-    layout: &Layout,
-    row: u64,
-    parts: &RowParts,
-    bytes: Range<usize>,
-    left_out: Option<usize>,
-) -> bool {
-    let part =
-        |index: u8| parts[layout.member(row, index as u64)].as_deref().map(|part| &part[bytes.clone()]);
-    let indices = (0..layout.members as u64)
-        .filter(|index| left_out != Some(layout.member(row, *index)) && part(*index as u8).is_some());
-    let present = indices.fold(0, |all, index| all | 1 << index);
-    let symbols = &layout.symbols(layout.data_chunks())[..layout.members];
-    let mut sum = vec![0; bytes.len()];
-    decode::checks(present, symbols).all(|check| {
-        let sources: Vec<&[u8]> = check.sources().iter().filter_map(|source| part(source.stored)).collect();
-        check.run(&mut sum, &sources);
-        sum.iter().all(|byte| *byte == 0)
-    })
-}
-
-/// The member whose part of a row is wrong, at `bytes` of one block: the only one without which the others agree. With
-/// one parity left, the others of each member agree.
-fn wrong_member(raid: &Raid, row: u64, parts: &RowParts, bytes: Range<usize>) -> Option<usize> {
-    let layout = &raid.layout;
-    // A wrong block that matches its checksum is the error of a write, not of a drive.
-    if raid.checksums {
-        return None;
-    }
-    let is_wrong = |member: &usize| is_consistent(layout, row, parts, bytes.clone(), Some(*member));
-    let mut wrong = (0..layout.members).filter(|member| parts[*member].is_some()).filter(is_wrong);
-    wrong.next().filter(|_| wrong.next().is_none())
 }

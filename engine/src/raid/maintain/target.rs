@@ -13,8 +13,8 @@
 //! flushed. All other zones are copied again.
 //!
 //! *The label says which drive is copied*, by its UUID in the superblock: a label of a drive that is not the member any
-//! more does not count. Blocks of the policy `append` contain the UUID of the drive that they lie on, so the copy
-//! continues under the UUID with which it began: the label has the number that this UUID is derived from.
+//! more does not count. Blocks of the policy `append`, and checksum blocks, contain the UUID of the drive that they lie on, so the
+//! copy continues under the UUID with which it began: the label has the number that this UUID is derived from.
 
 use crate::{
     device::{Command, DeviceError, ZonedDevice, Zones},
@@ -152,7 +152,7 @@ pub async fn find_target(raid: &Raid, member: usize, new: &Newcomer) -> Target {
     // Without the number the UUID in appended blocks is not known.
     let counts = |label: &&Label| {
         let is_known = attach::number_of_filled(raid, label).is_some();
-        label.member == member && (raid.membership.superblock().group_blocks == 0 || is_known)
+        label.member == member && (!raid.membership.superblock().stores_member_uuids() || is_known)
     };
     let label = new.label.as_ref().filter(counts);
     let (mut copied, wp_blocks) = label.map(|label| (label.copied.clone(), label.wp_blocks)).unzip();

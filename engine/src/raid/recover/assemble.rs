@@ -17,6 +17,7 @@ use crate::{
         policy::zrwa::Refusal,
         power,
         recover::{
+            last_checksums,
             membership::decide_members,
             repair,
             scan::{Candidate, scan},
@@ -195,6 +196,9 @@ impl ArrayLook {
         self.raid.membership.skip_ahead();
         self.raid.membership.change(|superblock| change.apply(superblock))?;
         renew(&self.raid, self.floor, self.late, None).await?;
+        run::start_logs(&self.raid);
+        last_checksums::remember(&self.raid).await;
+        self.raid.members.logs().for_each(|log| log.end());
         match updated & !self.raid.members.active() {
             0 => Ok(()),
             failed => Err(ArrayError::NotTold(self.raid.members.notes(failed))),
@@ -408,6 +412,8 @@ async fn judge_all(
             }
         }
         let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
+        last_checksums::restore(raid, zone, view.record.epoch);
+        last_checksums::confirm_logged(raid, &view).await;
         let verdict = worn::judge_worn(raid, &mut view).await.unwrap_or_else(Verdict::Offline);
         let refusal = match &verdict {
             Verdict::Offline(refusal) => {

@@ -38,6 +38,7 @@
 
 pub mod assemble;
 pub mod judge;
+pub mod last_checksums;
 pub mod lineage;
 pub mod membership;
 pub mod repair;

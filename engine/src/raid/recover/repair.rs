@@ -9,6 +9,7 @@ use crate::{
         parts::Raid,
         policy::zrwa::Refusal,
         recover::{
+            last_checksums,
             verdict::{AwaitedMembers, Tail, Verdict},
             worn,
         },
@@ -70,6 +71,7 @@ pub async fn repair(
 /// Prepares a zone to continue from `tail`, and writes all blocks that the tail needs. `None` if the zone has gone
 /// offline, since a member that cannot be spared could not be written.
 async fn go_on(raid: &Rc<Raid>, zone: ZoneIndex, mut tail: Tail, awaited: AwaitedMembers) -> Option<Zone> {
+    last_checksums::confirm(raid, zone, &mut tail).await;
     let running = Zone::new(&raid.layout, zone, raid.zone_records.epoch(zone));
     let parities = (std::mem::take(&mut tail.parities), std::mem::take(&mut tail.found));
     running.flow.borrow_mut().restore(tail.blocks, tail.positions, parities);

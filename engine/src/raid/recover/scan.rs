@@ -4,6 +4,7 @@ use crate::{
     adapt::{
         aggregate::AggregateDevice,
         append::{AppendDevice, GROUPS_BYTES, Usage},
+        checksum::{CACHED_BLOCKS, ChecksumDevice, ChecksumUsage},
         sequence::Sequencer,
     },
     device::{Command, ZonedDevice},
@@ -71,6 +72,12 @@ pub fn prepare(
     device = match order {
         Order::Any => device,
         Order::One => Rc::new(Sequencer::new(runtime, device)),
+        Order::Checksums { group_blocks, member } => {
+            let in_order = Rc::new(Sequencer::new(runtime, device));
+            let (plain_zones, cached_blocks) = (META_ZONES, CACHED_BLOCKS);
+            let usage = ChecksumUsage { group_blocks, plain_zones, member: member.0, cached_blocks };
+            Rc::new(ChecksumDevice::new(runtime, in_order, usage)?)
+        }
         Order::Groups { blocks: group_blocks, member } => {
             let (plain_zones, groups_bytes) = (META_ZONES, GROUPS_BYTES);
             let usage = Usage { group_blocks, plain_zones, member: member.0, groups_bytes };

@@ -4,7 +4,7 @@ use crate::{
     buf::{BLOCK, Buf, BufMut},
     device::{Completer, Completion, Done},
     raid::{
-        geometry::{Layout, MAX_MEMBERS, MAX_PARITIES},
+        geometry::{ChunkRange, Layout, MAX_MEMBERS, MAX_PARITIES},
         policy::Policy,
         seat::Seat,
     },
@@ -121,6 +121,8 @@ pub struct ParityMismatch {
     pub tail: u64,
     /// By parity number and offset in the chunk.
     pub blocks: BTreeMap<(usize, u64), Buf>,
+    /// Offsets at which the stripe is complete and contradicts its parity; it is not known which of its blocks is wrong.
+    pub contradicting: BTreeSet<u64>,
     /// Offsets at which a parity contradicts the data. The other parity is kept there too, as decoding may need both.
     differing: BTreeSet<u64>,
 }
@@ -427,6 +429,13 @@ impl Flow {
         assert!(self.flights.is_empty(), "{} plans are in flight in a zone that ends", self.flights.len());
         self.safe = self.complete;
         self.frozen = true;
+    }
+
+    /// Whether the running parities at the offsets of `piece` may be wrong: assembly found that the blocks there contradict
+    /// each other.
+    pub fn contradicts(&self, layout: &Layout, piece: ChunkRange) -> bool {
+        piece.stripe == self.found.tail / layout.stripe_blocks()
+            && self.found.contradicting.range(piece.from..piece.to).next().is_some()
     }
 
     /// Blocks `from..to` of parity number `which` of the present stripe.

@@ -2,6 +2,7 @@
 
 pub mod bad_block_records;
 pub mod checksum;
+pub mod consistency;
 pub mod dispatch;
 pub mod drain;
 pub mod exclusion;

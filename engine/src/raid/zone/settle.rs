@@ -248,8 +248,8 @@ pub async fn fill_zones(raid: &Raid, zone: &Zone) {
     let zones = Zones::One(physical(zone.index));
     let aggregated = {
         let superblock = raid.membership.superblock();
-        // Zones that are written by appends have unused blocks at their end.
-        superblock.aggregate > 1 || superblock.group_blocks > 0
+        // Zones that are written by appends have unused blocks at their end, those with checksum blocks may have one.
+        superblock.aggregate > 1 || superblock.group_blocks > 0 || superblock.checksum_group_blocks > 0
     };
     let larger = |m: usize| raid.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
     // A member that is being replaced: the new drive may have larger zones.

@@ -114,7 +114,7 @@ pub async fn partial_stripe(
         let flow = zone.flow.borrow();
         let end = (piece.stripe + 1) * raid.layout.stripe_blocks();
         let Some((tail, is_in_memory)) = flow.partial_stripe(end) else { return Ok(None) };
-        (tail, is_in_memory.then(|| running_parities(raid, &flow, piece)))
+        (tail, is_in_memory.then(|| running_parities(raid, &flow, piece)).transpose()?)
     };
     match zone.wait_until_complete(tail).await {
         true => Ok(known.map(|known| (tail, known))),
@@ -122,11 +122,20 @@ pub async fn partial_stripe(
     }
 }
 
-/// Copies the running parities at `piece`'s offsets.
-pub fn running_parities(raid: &Raid, flow: &Flow, piece: ChunkRange) -> Parities {
+/// Copies the running parities at `piece`'s offsets; none at an offset at which they may be wrong.
+///
+/// # Errors
+/// Unrecovered Read Error, if they may be wrong at one of several offsets: the blocks are to be decoded one by one.
+pub fn running_parities(raid: &Raid, flow: &Flow, piece: ChunkRange) -> Result<Parities, DeviceError> {
+    if flow.contradicts(&raid.layout, piece) {
+        return match piece.to - piece.from {
+            1 => Ok(Parities::default()),
+            _ => Err(Status::UnrecoveredReadError.into()),
+        };
+    }
     let bytes = piece.from as usize * BLOCK..piece.to as usize * BLOCK;
     let copy = |which: usize| raid.copy(&flow.parities[which][bytes.clone()]);
-    std::array::from_fn(|which| (which < raid.layout.parities).then(|| copy(which)))
+    Ok(std::array::from_fn(|which| (which < raid.layout.parities).then(|| copy(which))))
 }
 
 /// Decodes the content of `role` at `piece`'s offsets from the other members. All blocks of the stripe below `tail`

@@ -22,7 +22,7 @@ use crate::{
 use anyhow::{Result, ensure};
 use emu::ssd::Model;
 use engine::{
-    array::{Array, ArrayOptions, CreateOptions, Progress},
+    array::{Array, ArrayOptions, CHECKSUM_GROUP_BLOCKS, CreateOptions, Progress},
     buf::BLOCK,
     device::ZonedDevice,
     runtime::Runtime,
@@ -275,6 +275,7 @@ impl Scenario {
             group_blocks: 0,
             spare_zones: None,
             checksums: true,
+            checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
             name: "demo".into(),
             uuid: output::new_uuid()?,
             chunk_blocks: CHUNK_BLOCKS,

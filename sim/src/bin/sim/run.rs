@@ -217,7 +217,8 @@ impl Run {
                 let came = SilentResult::of(failure.failure.as_deref());
                 *counts.entry(came).or_insert(0) += 1;
                 // With checksums no wrong data may be read.
-                let is_wrong = came == SilentResult::WrongData && failure.checksums;
+                let was_stored = failure.checksums && failure.counts.in_last_groups == 0;
+                let is_wrong = came == SilentResult::WrongData && was_stored;
                 if came == SilentResult::Panic || is_wrong {
                     let (why, policy) = (failure.failure.as_deref().unwrap_or_default(), policy.name());
                     let options = format!("--policy {policy} --level {}", level(*parities));
@@ -234,7 +235,8 @@ impl Run {
             value.insert(name, line.into_iter().map(|(name, count)| (name, json!(count))).collect());
         }
         if self.json {
-            let Counts { bit_flips, lost_writes, misdirected, stale, judgements, .. } = counts_of_all;
+            let Counts { bit_flips, lost_writes, misdirected, stale, in_last_groups, judgements, .. } =
+                counts_of_all;
             let value = json!({
                 "output_version": OUTPUT_VERSION,
                 "kinds": value,
@@ -242,6 +244,7 @@ impl Run {
                 "lost_writes": lost_writes,
                 "misdirected": misdirected,
                 "stale": stale,
+                "in_last_groups": in_last_groups,
                 "judgements": judgements,
                 "failures": failures,
             });

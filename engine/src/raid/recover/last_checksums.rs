@@ -1,0 +1,302 @@
+//! The checksums of the blocks at the ends of members' zones, which are in no checksum block yet
+//! ([`crate::adapt::checksum`]).
+//!
+//! When the array is closed they are logged, each on its member. After a crash they are lost, and the parity of the
+//! stripes decides whether the blocks are right:
+//!
+//! - Partial parity is in the logs, whose records have checksums. The parities before and after a write show what it has
+//!   written; if it was one block of a column, that block is known.
+//! - A complete stripe that agrees with its parity is right. If it does not, two parities may show which block is wrong.
+//!
+//! Where it is not known which of several blocks is wrong, reading all of them fails. Blocks of a stripe of which too
+//! much is missing for a comparison are believed.
+
+use crate::{
+    adapt::checksum::block::{WRONG_SUM, sum_of},
+    buf::{BLOCK, Buf, BufMut},
+    code::{decode, xor},
+    device::Completion,
+    format::record::{BurnedRange, LastChecksums, Record},
+    raid::{
+        events::Event,
+        geometry::{Layout, each, physical},
+        io,
+        parts::Raid,
+        recover::verdict::{Tail, ZoneView},
+        zone::{consistency, relocated},
+    },
+    runtime::{self, COPY, give_way},
+    zone::{ZoneIndex, ZoneState},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
+
+/// Logs the checksums of the ends of zones on all members; nothing is written to the zones any more.
+pub async fn remember(raid: &Raid) {
+    for member in each(raid.members.active()) {
+        // A log without room for the records begins anew with a checkpoint, which has none of them.
+        for _ in 0..2 {
+            let Some(log) = raid.members.log(member) else { break };
+            let (generation, mut pending) = (log.generation(), Vec::new());
+            for zone in raid.zones.all() {
+                if let Some((from, sums)) = log.device.last_sums(physical(zone)) {
+                    let epoch = raid.zone_records.epoch(zone);
+                    let record = LastChecksums { zone: zone.0, epoch, from, sums };
+                    pending.push(raid.append(member, Record::Checksums(record)));
+                }
+            }
+            for record in pending {
+                // Without it the blocks are unverified, as after a crash.
+                record.await;
+            }
+            if log.generation() == generation {
+                break;
+            }
+        }
+    }
+}
+
+/// Restores the logged checksums of the ends of members' parts of a zone in this epoch.
+pub fn restore(raid: &Raid, zone: ZoneIndex, epoch: u64) {
+    for log in raid.members.logs() {
+        let mut live = log.live.borrow_mut();
+        if let Some(known) = live.checksums.remove(&zone.0).filter(|known| known.epoch == epoch) {
+            log.device.set_unverified(physical(zone), known.from, &known.sums);
+        }
+    }
+}
+
+/// The unverified blocks of a member's part of a zone, from the first to the last.
+fn unverified(raid: &Raid, zone: ZoneIndex, member: usize) -> Range<u64> {
+    raid.members.log(member).map_or(0..0, |log| log.device.unverified(physical(zone)))
+}
+
+/// Sets the checksum of a block of a member's part of a zone that is unverified.
+fn set(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, sum: u32) {
+    if let Some(log) = raid.members.log(member) {
+        log.device.set_unverified(physical(zone), at, &[sum]);
+    }
+}
+
+/// Verifies blocks of a zone by the partial parity in the logs, before its parts are judged.
+pub async fn confirm_logged(raid: &Raid, view: &ZoneView<'_>) {
+    let (layout, zone, epoch) = (&raid.layout, view.zone, view.record.epoch);
+    if (0..layout.members).all(|member| unverified(raid, zone, member).is_empty()) {
+        return;
+    }
+    // The logged parities P by stripe and offset, in the order of the chunks.
+    let mut columns: BTreeMap<(u64, u64), Vec<(u64, Buf)>> = BTreeMap::new();
+    for member in 0..layout.members {
+        let Some(log) = raid.members.log(member) else { continue };
+        let live = log.live.borrow();
+        for (stripe, index, block) in live.parity.of_zone(zone.0, epoch) {
+            if layout.slot_of(member, stripe, index) == Some(0)
+                && let Some(parity) = live.parity.get(zone.0, epoch, stripe, index, block)
+            {
+                columns.entry((stripe, block)).or_default().push((index, parity.clone()));
+            }
+        }
+    }
+    for ((stripe, block), mut parities) in columns {
+        parities.sort_by_key(|(index, _)| *index);
+        assert!(stripe < layout.rows, "parity of stripe {stripe} of a zone with {} rows", layout.rows);
+        let (mut first, mut before) = (0, None);
+        for (last, parity) in parities {
+            confirm_plan(raid, view, (stripe, block), first..last + 1, before.as_ref(), &parity).await;
+            (first, before) = (last + 1, Some(parity));
+        }
+    }
+}
+
+/// Verifies the blocks of some chunks at one offset of a stripe: their sum is that of the logged parities `before` and
+/// after them.
+async fn confirm_plan(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    (stripe, block): (u64, u64),
+    chunks: Range<u64>,
+    before: Option<&Buf>,
+    parity: &Buf,
+) {
+    let (layout, zone) = (&raid.layout, view.zone);
+    let at = stripe * layout.chunk_blocks + block;
+    let (mut sum, mut unknown) = (BufMut::copy_of(parity), Vec::new());
+    if let Some(before) = before {
+        xor::xor_assign(&mut sum, before);
+    }
+    let one = chunks.end - chunks.start == 1;
+    for index in chunks {
+        let member = layout.member(stripe, index);
+        let is_unverified = unverified(raid, zone, member).contains(&at);
+        if one && is_unverified {
+            return set(raid, zone, member, at, sum_of(&sum));
+        }
+        let is_written = view.info[member].is_some_and(|info| match info.state {
+            ZoneState::Full => true,
+            state => state.is_active() && at < info.wp_blocks,
+        });
+        let is_there = view.trusts(member)
+            && is_written
+            && !is_burned(raid, zone, member, at)
+            && !raid.zone_records.has_bad_block(zone, member, at..at + 1);
+        let data = match relocated::get(raid, zone, member, at) {
+            Some(data) => data,
+            None if !is_there => return,
+            None => {
+                let done = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
+                if done.result.is_err() {
+                    return;
+                }
+                done.data
+            }
+        };
+        xor::xor_assign(&mut sum, &data);
+        if is_unverified {
+            unknown.push((member, data));
+        }
+    }
+    let is_right = sum.iter().all(|byte| *byte == 0);
+    for (member, data) in unknown {
+        set(raid, zone, member, at, if is_right { sum_of(&data) } else { WRONG_SUM });
+    }
+}
+
+/// Rows that are read at once.
+const ROWS_AHEAD: usize = 16;
+
+/// Verifies the unverified blocks of a zone that ends at `tail`, at all offsets at which their stripe is complete; nothing
+/// was written to the zone since its parts were judged. Corrects the running parities of the tail.
+pub async fn confirm(raid: &Raid, zone: ZoneIndex, tail: &mut Tail) {
+    let ranges = each(raid.live(zone)).map(|member| unverified(raid, zone, member));
+    let ranges = ranges.filter(|range| !range.is_empty());
+    let union = |all: Option<Range<u64>>, range: Range<u64>| {
+        Some(all.map_or(range.clone(), |all| all.start.min(range.start)..all.end.max(range.end)))
+    };
+    let Some(blocks) = ranges.fold(None, union) else { return };
+    let (chunk, stripe) = (raid.layout.chunk_blocks, raid.layout.stripe_blocks());
+    // The stripe of the tail is complete at the offsets that the last data chunk has.
+    let last_chunk = (tail.blocks % stripe).saturating_sub(stripe - chunk);
+    let end = blocks.end.min(tail.blocks / stripe * chunk + last_chunk);
+    let (mut next, mut contradictions) = (blocks.start, 0);
+    let mut rows = VecDeque::new();
+    loop {
+        while next < end && rows.len() < ROWS_AHEAD {
+            let to = end.min((next / chunk + 1) * chunk);
+            rows.push_back(RowRead::begin(raid, zone, next..to));
+            next = to;
+        }
+        let Some(row) = rows.pop_front() else { break };
+        contradictions += row.confirm(raid, zone, tail).await;
+    }
+    if contradictions > 0 {
+        raid.events.note(Event::Contradicts { zone: zone.0, offsets: contradictions });
+    }
+}
+
+/// Blocks of a row that are being read from all members that hold their parts.
+struct RowRead {
+    blocks: Range<u64>,
+    reads: Vec<(usize, Completion)>,
+}
+
+impl RowRead {
+    fn begin(raid: &Raid, zone: ZoneIndex, blocks: Range<u64>) -> RowRead {
+        let chunk = raid.layout.chunk_blocks;
+        assert!(
+            blocks.start < blocks.end && (blocks.end - 1) / chunk == blocks.start / chunk,
+            "blocks {blocks:?} of a row of {chunk} blocks"
+        );
+        let read = |member| {
+            let buf = raid.pool.borrow_mut().take(blocks.end - blocks.start).freeze();
+            (member, io::read(raid, member, zone, blocks.start, buf))
+        };
+        RowRead { reads: each(raid.live(zone)).map(read).collect(), blocks }
+    }
+
+    /// Verifies the blocks. Returns the number of offsets at which the stripe contradicts its parity.
+    async fn confirm(self, raid: &Raid, zone: ZoneIndex, tail: &mut Tail) -> u64 {
+        let (layout, blocks) = (&raid.layout, self.blocks);
+        let mut parts: Vec<Vec<Option<Buf>>> = vec![Vec::new(); layout.members];
+        for (member, completion) in self.reads {
+            let done = completion.await;
+            for at in blocks.clone() {
+                let offset = at - blocks.start;
+                parts[member].push(match relocated::get(raid, zone, member, at) {
+                    Some(found) => Some(found),
+                    None if !holds(raid, zone, member, at, tail) => None,
+                    None if done.result.is_ok() => Some(done.data.slice_blocks(offset..offset + 1)),
+                    None => {
+                        let one = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
+                        one.result.is_ok().then_some(one.data)
+                    }
+                });
+            }
+        }
+        let row = blocks.start / layout.chunk_blocks;
+        let mut contradictions = 0;
+        for (offset, at) in (0..).zip(blocks) {
+            let column: Vec<_> = parts.iter().map(|part| part.get(offset).cloned().flatten()).collect();
+            runtime::work(layout.members as u32 * COPY);
+            let is_right = consistency::is_consistent(layout, row, &column, 0..BLOCK, None);
+            let wrong = match is_right {
+                true => None,
+                false => consistency::wrong_member(layout, row, &column, 0..BLOCK),
+            };
+            contradictions += u64::from(!is_right && wrong.is_none());
+            for (member, block) in column.iter().enumerate() {
+                let Some(block) = block else { continue };
+                let is_right = is_right || wrong.is_some_and(|wrong| wrong != member);
+                set(raid, zone, member, at, if is_right { sum_of(block) } else { WRONG_SUM });
+            }
+            if !is_right && row == tail.blocks / layout.stripe_blocks() {
+                correct(layout, row, (&column, wrong), at % layout.chunk_blocks, tail);
+            }
+            give_way().await;
+        }
+        contradictions
+    }
+}
+
+/// Replaces the running parities of a tail in stripe `row`, at one offset of a chunk, which were computed from a column
+/// with a `wrong` member, by those of the others. If the wrong member is not known, nothing is decoded from them.
+fn correct(
+    layout: &Layout,
+    row: u64,
+    (column, wrong): (&[Option<Buf>], Option<usize>),
+    offset: u64,
+    tail: &mut Tail,
+) {
+    let data_chunks = layout.data_chunks();
+    let symbols = &layout.symbols(data_chunks)[..layout.members];
+    let part = |index: u64| column[layout.member(row, index)].as_ref();
+    let is_right = |index: &u64| wrong != Some(layout.member(row, *index)) && part(*index).is_some();
+    let present = (0..layout.members as u64).filter(is_right).fold(0, |all, index| all | 1 << index);
+    for which in 0..layout.parities {
+        let wanted = symbols[data_chunks as usize + which];
+        let recipe = decode::solve(present, symbols, wanted).filter(|_| wrong.is_some());
+        let Some(recipe) = recipe else {
+            tail.found.contradicting.insert(offset);
+            return;
+        };
+        let sources: Vec<&[u8]> =
+            recipe.sources().iter().filter_map(|source| part(source.stored as u64).map(|b| &**b)).collect();
+        recipe.run(tail.parities[which].block_mut(offset), &sources);
+    }
+}
+
+/// Whether a member's drive holds valid data in block `at` of its part of a zone: it is written, neither burned nor bad.
+fn holds(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, tail: &Tail) -> bool {
+    at < tail.positions[member]
+        && !is_burned(raid, zone, member, at)
+        && !raid.zone_records.has_bad_block(zone, member, at..at + 1)
+}
+
+/// Whether block `at` of a member's part of a zone is a burned block, whose content is in the log of the member, if
+/// anywhere.
+fn is_burned(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> bool {
+    let burned = raid.zone_records.burned();
+    let is_of = |b: &BurnedRange| (b.zone, b.member as usize) == (zone.0, member);
+    burned.iter().any(|b| is_of(b) && (b.from..b.to).contains(&at))
+}
