@@ -170,6 +170,12 @@ fn unreadable_ranges_are_exact_after_restart() {
     let (none, expected) = (Value::Array(Vec::new()), Value::Array(vec![range(1), range(2)]));
     let status = place.json(&["status", "drives"]);
     assert_eq!((&status["unreadable"], &status["may_be_lost"]), (&expected, &0.into()), "{status}");
+    check_schema(&status, "status.json");
+    // One of the two blocks may be parity.
+    let lost = status["lost"].as_array().unwrap();
+    assert!((1..=2).contains(&lost.len()), "{status}");
+    assert!(lost.iter().all(|lost| lost["zone"] == zone && lost["bytes"] == 4096), "{status}");
+    assert!(place.run(&["status", "drives"]).text().contains("   lost: 4 KiB at "), "{status}");
     assert_eq!(server.end(Signal::TERM), Some(0));
     let server = Server::of(&place, &[]);
     let mut status = place.json(&["status", "drives"]);
@@ -185,6 +191,7 @@ fn unreadable_ranges_are_exact_after_restart() {
     scrub(&place, &["start", "drives", "--wait"]);
     let status = place.json(&["status", "drives"]);
     assert_eq!((&status["unreadable"], &status["state"]), (&none, &"healthy".into()), "{status}");
+    assert_eq!(status["lost"], none, "{status}");
     assert_eq!(status["members"][2]["repaired_bytes"], 4096, "{status}");
     assert_eq!(server.end(Signal::TERM), Some(0));
 }

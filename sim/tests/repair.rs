@@ -79,6 +79,38 @@ fn unreadable_block_is_repaired_and_any_member_may_be_lost() {
     }
 }
 
+/// The lost ranges in the status are the blocks that cannot be read, and no others.
+#[test]
+fn lost_ranges_are_blocks_that_cannot_be_read() {
+    for policy in Policy::ALL {
+        for (first, second) in [(0, 1), (1, 2), (3, 0)] {
+            let scene = scene_with(policy, false, 4);
+            for (zone, at) in [(0, 0), (0, 1), (0, 2 * CHUNK + 1), (1, CHUNK)] {
+                for member in [first, second] {
+                    scene.damage(member, Fault::Unreadable(address(&scene, zone, at)));
+                }
+                scrub(&scene, zone);
+            }
+            let mut failed = Vec::new();
+            for (zone, tail) in [(0, TAIL), (1, FINISHED)] {
+                let start = scene.array.geometry().start(ZoneIndex(zone)).0;
+                for at in 0..tail {
+                    let read = Command::read(Lba(start + at), Buf::zeroed(BLOCK));
+                    if run(&scene.runtime, scene.array.submit(read)).result.is_err() {
+                        failed.push((zone, at));
+                    }
+                }
+            }
+            let lost = scene.array.status().lost;
+            let blocks = lost
+                .iter()
+                .flat_map(|range| (range.from..range.from + range.blocks).map(|at| (range.zone, at)));
+            assert_eq!(blocks.collect::<Vec<_>>(), failed, "{policy:?}: members {first} and {second}");
+            assert!(failed.len() >= 4, "{policy:?}: {failed:?}");
+        }
+    }
+}
+
 /// A wrong block is found by its checksum.
 #[test]
 fn block_with_wrong_checksum_is_repaired_after_read() {

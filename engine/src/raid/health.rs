@@ -222,6 +222,7 @@ mod tests {
             autostart: false,
             members: vec![member; 4],
             unreadable: Vec::new(),
+            lost: Vec::new(),
             lost_blocks: 0,
             failed: false,
             most_missing: 0,

@@ -5,7 +5,7 @@ use crate::{
     format::superblock::Superblock,
     raid::{
         error::{ArrayError, NoPart, Note},
-        geometry::each,
+        geometry::{Layout, Role, each},
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
         unreadable::{Gap, most_missing},
@@ -100,6 +100,8 @@ pub struct ArrayStatus {
     pub members: Vec<MemberStatus>,
     /// Blocks that cannot be read from their members, and have not been repaired.
     pub unreadable: Vec<UnreadableRange>,
+    /// The data of the array that is lost with these ranges, in the order of their addresses.
+    pub lost: Vec<LostBlocks>,
     /// Blocks that a rebuild could not decode. Reads of them, and of the blocks from which they would be decoded, fail
     /// while another drive cannot read its block either.
     pub lost_blocks: u64,
@@ -246,6 +248,33 @@ pub struct UnreadableRange {
     pub to: u64,
     /// Whether they cannot be decoded either, since too many other members lack theirs.
     pub is_lost: bool,
+}
+
+/// The data in the lost ones of `ranges`, below the `tail` of each zone.
+fn lost_ranges(
+    layout: &Layout,
+    ranges: &[UnreadableRange],
+    tail: impl Fn(ZoneIndex) -> u64,
+) -> Vec<LostBlocks> {
+    let mut lost = BTreeSet::new();
+    for range in ranges.iter().filter(|range| range.is_lost) {
+        for at in range.from..range.to {
+            let row = at / layout.chunk_blocks;
+            let Role::Data(index) = layout.role(range.member, row) else { continue };
+            let block = row * layout.stripe_blocks() + index * layout.chunk_blocks + at % layout.chunk_blocks;
+            if block < tail(ZoneIndex(range.zone)) {
+                lost.insert((range.zone, block));
+            }
+        }
+    }
+    let mut merged: Vec<LostBlocks> = Vec::new();
+    for (zone, block) in lost {
+        match merged.last_mut().filter(|last| (last.zone, last.from + last.blocks) == (zone, block)) {
+            Some(last) => last.blocks += 1,
+            None => merged.push(LostBlocks { zone, from: block, blocks: 1 }),
+        }
+    }
+    merged
 }
 
 /// The ranges of all gaps in a zone that lacks the members `missing` (bits); with `parities` parities.
@@ -403,7 +432,10 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         |zone: &ZoneIndex| !readable::is_readable(raid, *zone) || raid.zones.is_curtailed(*zone);
     let refusals = raid.zones.offline();
     let undecided = refusals.iter().filter(|(zone, _)| !is_decided(&ZoneIndex(**zone)));
+    let unreadable = unreadable_ranges(&gaps, missing, superblock.parities as usize);
     ArrayStatus {
+        lost: lost_ranges(&raid.layout, &unreadable, |zone| raid.tail(zone)),
+        unreadable,
         most_missing: parts_missing.max(most_missing_of_gaps),
         most_missing_of_blocks: most_missing(&of_others, missing),
         unreadable_zones: failed_zones.iter().copied().filter(is_unreadable).collect(),
@@ -420,7 +452,6 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         host: superblock.host.0,
         autostart: superblock.autostart,
         members: members.collect(),
-        unreadable: unreadable_ranges(&gaps, missing, superblock.parities as usize),
         lost_blocks: raid.zone_records.bad_blocks().blocks(),
         failed: raid.membership.has_failed(),
         provisional: false,

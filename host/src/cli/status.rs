@@ -77,6 +77,16 @@ fn status_text(status: &Status) -> String {
     if let Some(scrub) = &status.scrub {
         text += &format!("  scrub: {}\n", scrub.line());
     }
+    for lost in status.lost.iter().take(MOST_OFFLINE) {
+        let (length, offset) = (show(lost.bytes), show(lost.start_bytes));
+        text += &format!("   lost: {length} at {offset} of zone {}\n", lost.zone);
+    }
+    if status.lost.len() > MOST_OFFLINE {
+        text += &format!(
+            "   lost: and {} more ranges (--json names them all)\n",
+            status.lost.len() - MOST_OFFLINE
+        );
+    }
     if !status.used_by.is_empty() {
         let how = if status.changing { ", and keeps changing" } else { "" };
         text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));

@@ -187,6 +187,7 @@ impl Status {
             provisional: false,
             read_only: false,
             unreadable: Vec::new(),
+            lost: Vec::new(),
             lost_bytes: 0,
             host: Owner::of(&label.host),
             host_id: host_id(&label.host),

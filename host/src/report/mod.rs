@@ -19,8 +19,8 @@ use crate::{
 use anyhow::{Result, ensure};
 use engine::{
     array::{
-        self, ArrayInspection, ArrayStatus, Condition, Event, EventList, Health, MemberState, MemberStatus,
-        Progress, UnreadableRange,
+        self, ArrayInspection, ArrayStatus, Condition, Event, EventList, Health, LostBlocks, MemberState,
+        MemberStatus, Progress, UnreadableRange,
     },
     device::Geometry,
     format::superblock::Stage,
@@ -159,6 +159,9 @@ pub struct Status {
     /// Ranges of members that cannot be read and have not been repaired.
     #[serde(default)]
     pub unreadable: Vec<UnreadableReport>,
+    /// Data of the array that is lost with these ranges.
+    #[serde(default)]
+    pub lost: Vec<LostRange>,
     /// Data that rebuilds could not recover.
     pub lost_bytes: u64,
     /// Whether the array belongs to this host, and the id of its host; `None` if it belongs to no host.
@@ -453,6 +456,7 @@ impl Status {
             provisional: array.provisional,
             read_only: array.read_only,
             unreadable: array.unreadable.iter().map(UnreadableReport::of).collect(),
+            lost: array.lost.iter().map(LostRange::of).collect(),
             lost_bytes: bytes(array.lost_blocks),
             host: Owner::of(&array.host),
             host_id: host_id(&array.host),
@@ -610,6 +614,12 @@ pub struct LostRange {
     pub bytes: u64,
 }
 
+impl LostRange {
+    fn of(lost: &LostBlocks) -> LostRange {
+        LostRange { zone: lost.zone, start_bytes: bytes(lost.from), bytes: bytes(lost.blocks) }
+    }
+}
+
 impl RebuildReport {
     /// The result `done`, with the current state of `array`.
     pub fn of(
@@ -624,11 +634,7 @@ impl RebuildReport {
             role: out.member as u32,
             reason: out.reason.to_string(),
         });
-        let lost = done.lost.iter().map(|lost| LostRange {
-            zone: lost.zone,
-            start_bytes: bytes(lost.from),
-            bytes: bytes(lost.blocks),
-        });
+        let lost = done.lost.iter().map(LostRange::of);
         let (left_out, lost) = (left_out.collect(), lost.collect());
         let still_lacking = Health::of(array).lacking.into_iter().map(|role| role as u32).collect();
         let (array, rebuilt_bytes) = (array.name.clone(), done.bytes);
