@@ -183,6 +183,7 @@ fn exhaustive_search_passes_sound_and_finds_flaws() {
         window_chunks: 0,
         aggregate: 1,
         spare_zones: 0,
+        checksum_group_blocks: 0,
         volatile_cache: true,
         from_end_blocks: Some(9),
         before: Vec::new(),

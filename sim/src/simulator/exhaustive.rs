@@ -63,6 +63,8 @@ pub struct Case {
     /// Small zones of a drive that form one zone.
     pub aggregate: u32,
     pub spare_zones: u32,
+    /// Blocks that share a checksum block; 0 without such blocks.
+    pub checksum_group_blocks: u32,
     pub volatile_cache: bool,
     /// Blocks below the capacity at which the workload starts.
     pub from_end_blocks: Option<u64>,
@@ -146,6 +148,7 @@ impl Case {
             window_chunks: distance * rows,
             aggregate: 1,
             spare_zones: 0,
+            checksum_group_blocks: 0,
             volatile_cache: false,
             from_end_blocks: None,
             queue_depth: 2,
@@ -196,6 +199,30 @@ impl Case {
             Case {
                 volatile_cache: true,
                 ..in_logs("in logs, volatile cache", 3, vec![fua(3), write(2), Flush, write(2)])
+            },
+            Case {
+                checksum_group_blocks: 3,
+                ..in_logs("checksum blocks", 3, vec![write(1), write(4), write(2)])
+            },
+            Case {
+                checksum_group_blocks: 3,
+                volatile_cache: true,
+                ..in_logs("checksum blocks, finish, volatile cache", 3, vec![fua(3), write(2), Finish])
+            },
+            Case {
+                checksum_group_blocks: 5,
+                from_end_blocks: Some(9),
+                ..in_logs("checksum blocks, end of the zone", 3, vec![write(2), write(5), write(1)])
+            },
+            Case {
+                checksum_group_blocks: 3,
+                before: vec![write(4), write(5)],
+                ..in_logs("checksum blocks, two ends", 3, vec![write(3), write(4)])
+            },
+            Case {
+                checksum_group_blocks: 3,
+                spare_zones: 1,
+                ..in_logs("checksum blocks, worn zone", 3, vec![write(3), Wear, write(4), Rebuild, write(3)])
             },
             in_place("in place", 4, vec![write(1), write(3), write(3)]),
             Case {
@@ -278,7 +305,7 @@ impl Case {
             compression: None,
             unwritten_fails: false,
             group_blocks: 0,
-            checksum_group_blocks: 0,
+            checksum_group_blocks: self.checksum_group_blocks,
             chunk_blocks: self.chunk_blocks,
             aggregate: self.aggregate,
             zone_size_blocks: None,
