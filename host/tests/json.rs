@@ -163,7 +163,7 @@ fn status_json_of_namespaces_matches_schema() {
 
 #[test]
 fn status_schema_covers_all_events_and_namespace_volumes() {
-    let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/mod.rs")).unwrap();
+    let source = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/report/events.rs")).unwrap();
     let kinds = source.split_once("fn kind(event").unwrap().1.split_once("\n}\n").unwrap().0;
     let kinds: BTreeSet<&str> = kinds.split('"').skip(1).step_by(2).collect();
     let schema = &schema("status.json")["properties"];

@@ -49,8 +49,8 @@ pub fn status_of(output: Output, name: &ArrayName) -> Result<Status> {
 /// Time limit for the inspection of the drives.
 pub const PATIENCE_TO_INSPECT: Duration = Duration::from_secs(60);
 
-/// Most offline zones named on the terminal.
-const MOST_OFFLINE: usize = 10;
+/// Most offline zones, and most ranges of lost data, named on the terminal.
+const MOST_LISTED: usize = 10;
 
 fn status_text(status: &Status) -> String {
     let mut text = format!("  array: {}\n", status.name);
@@ -77,14 +77,14 @@ fn status_text(status: &Status) -> String {
     if let Some(scrub) = &status.scrub {
         text += &format!("  scrub: {}\n", scrub.line());
     }
-    for lost in status.lost.iter().take(MOST_OFFLINE) {
+    for lost in status.lost.iter().take(MOST_LISTED) {
         let (length, offset) = (show(lost.bytes), show(lost.start_bytes));
         text += &format!("   lost: {length} at {offset} of zone {}\n", lost.zone);
     }
-    if status.lost.len() > MOST_OFFLINE {
+    if status.lost.len() > MOST_LISTED {
         text += &format!(
             "   lost: and {} more ranges (--json names them all)\n",
-            status.lost.len() - MOST_OFFLINE
+            status.lost.len() - MOST_LISTED
         );
     }
     if !status.used_by.is_empty() {
@@ -112,15 +112,15 @@ fn status_text(status: &Status) -> String {
     if !status.offline_zones.is_empty() {
         text += "offline:\n";
         let mut rows = vec![["ZONE", "WAITS FOR", "REASON"].map(String::from).to_vec()];
-        rows.extend(status.offline_zones.iter().take(MOST_OFFLINE).map(|zone| {
+        rows.extend(status.offline_zones.iter().take(MOST_LISTED).map(|zone| {
             let roles: Vec<String> = zone.waits_for.iter().map(|role| format!("member {role}")).collect();
             let roles = if roles.is_empty() { "-".to_string() } else { roles.join(", ") };
             vec![zone.zone.to_string(), roles, zone.reason.clone()]
         }));
         text += &table(&rows);
-        if status.offline_zones.len() > MOST_OFFLINE {
+        if status.offline_zones.len() > MOST_LISTED {
             text +=
-                &format!("and {} more (--json names them all)\n", status.offline_zones.len() - MOST_OFFLINE);
+                &format!("and {} more (--json names them all)\n", status.offline_zones.len() - MOST_LISTED);
         }
     }
     text += "members:\n";
