@@ -57,15 +57,7 @@ impl Rig {
     /// Executes or delivers one command of the drive; `false` if there is none.
     fn step(&self, rng: &mut Rng) -> bool {
         self.runtime.run();
-        let (queued, executed) = (self.command_queue.queued() as u64, self.command_queue.executed() as u64);
-        if queued + executed == 0 {
-            return false;
-        }
-        match rng.below(queued + executed) {
-            draw if draw < queued => _ = self.command_queue.execute_now(draw as usize, false),
-            draw => _ = self.command_queue.deliver((draw - queued) as usize),
-        }
-        true
+        self.command_queue.run_one(rng)
     }
 
     fn finished(&self, rng: &mut Rng, command: Command) -> Done {

@@ -42,17 +42,9 @@ fn rig(seed: u64) -> Rig {
 impl Rig {
     /// Executes and completes all commands, in a random order.
     fn settle(&self, rng: &mut Rng) {
-        loop {
+        self.runtime.run();
+        while self.command_queue.run_one(rng) {
             self.runtime.run();
-            let (queued, executed) =
-                (self.command_queue.queued() as u64, self.command_queue.executed() as u64);
-            if queued + executed == 0 {
-                return;
-            }
-            match rng.below(queued + executed) {
-                draw if draw < queued => _ = self.command_queue.execute_now(draw as usize, false),
-                draw => _ = self.command_queue.deliver((draw - queued) as usize),
-            }
         }
     }
 }

@@ -338,6 +338,19 @@ impl CommandQueue {
         bay
     }
 
+    /// Executes or delivers one command, drawn from all; `false` if there is none.
+    pub fn run_one(&self, rng: &mut Rng) -> bool {
+        let (queued, executed) = (self.queued() as u64, self.executed() as u64);
+        if queued + executed == 0 {
+            return false;
+        }
+        match rng.below(queued + executed) {
+            draw if draw < queued => _ = self.execute_now(draw as usize, false),
+            draw => _ = self.deliver((draw - queued) as usize),
+        }
+        true
+    }
+
     /// Executes all commands and delivers all completions, first in, first out, without delays.
     pub fn run_all(&self) {
         let executed = std::mem::take(&mut *self.executed.borrow_mut());

@@ -1,8 +1,8 @@
 //! Silent faults of a drive: a flipped bit, or a write that is lost, misdirected, or overwritten by an older one.
 //!
 //! They are a separate mode (`sim run --silent`), with one fault in each life. In an array with checksums no wrong data
-//! may be read, unless the checksum of the block was in memory alone (docs/GUARANTEES.md). In one without, data that a drive returns without an error is trusted. All other results are counted,
-//! not judged, except for panics.
+//! may be read, unless the checksum of the block was in memory alone (docs/GUARANTEES.md). In one without, data that a
+//! drive returns without an error is trusted. All other results are counted, not judged, except for panics.
 
 use super::{
     command_queue::Bay,
