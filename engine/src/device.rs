@@ -240,6 +240,22 @@ pub enum Command {
 }
 
 impl Command {
+    /// The zone that the command concerns, which may lie beyond a device of this geometry; `None` for commands that concern
+    /// several zones or none.
+    pub fn zone(&self, geometry: &Geometry) -> Option<ZoneIndex> {
+        match self {
+            Command::Read { lba, .. } | Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
+                Some(geometry.locate(*lba).0)
+            }
+            Command::Append { zone, .. }
+            | Command::Open { zones: Zones::One(zone), .. }
+            | Command::Close { zones: Zones::One(zone) }
+            | Command::Finish { zones: Zones::One(zone) }
+            | Command::Reset { zones: Zones::One(zone) } => Some(*zone),
+            _ => None,
+        }
+    }
+
     /// A read without out-of-band metadata.
     pub fn read(lba: Lba, data: Buf) -> Command {
         Command::Read { lba, data, oob: Buf::default() }

@@ -209,16 +209,12 @@ impl ZonedDevice for AggregateDevice {
 
 impl AggregateInner {
     fn submit(self: &Rc<Self>, command: Command) -> Completion {
-        let (zone, resets) = match &command {
-            Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
-                (self.geometry.locate(*lba).0, false)
-            }
-            Command::Reset { zones: Zones::One(zone) } => (*zone, true),
-            Command::Open { zones: Zones::One(zone), .. }
-            | Command::Close { zones: Zones::One(zone) }
-            | Command::Finish { zones: Zones::One(zone) } => (*zone, false),
-            _ => return self.carry_out(command).unwrap_or_else(Completion::failed),
+        let zone = match &command {
+            Command::Read { .. } | Command::Append { .. } => None,
+            command => command.zone(&self.geometry),
         };
+        let Some(zone) = zone else { return self.carry_out(command).unwrap_or_else(Completion::failed) };
+        let resets = matches!(command, Command::Reset { .. });
         let known = match self.known.borrow().get(zone.0 as usize) {
             Some(known) => known.is_some(),
             None => return Completion::failed(Status::LbaOutOfRange),

@@ -10,7 +10,7 @@
 //! gets no more commands; the error is available from [`Mirror::error`].
 
 use crate::{
-    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Geometry, Slots, Status, ZonedDevice},
     runtime::{Gate, Runtime},
     zone::ZoneIndex,
 };
@@ -106,18 +106,8 @@ impl Mirror {
     fn zone_of(&self, command: &Command) -> Result<Option<ZoneIndex>, Status> {
         match command {
             Command::Read { .. } | Command::Report { .. } | Command::Flush => Ok(None),
-            Command::Write { lba, .. } | Command::FlushZrwa { last: lba } => {
-                Ok(Some(self.first.geometry().locate(*lba).0))
-            }
-            Command::Append { zone, .. } => Ok(Some(*zone)),
-            Command::Open { zones, .. }
-            | Command::Close { zones }
-            | Command::Finish { zones }
-            | Command::Reset { zones } => match zones {
-                Zones::One(zone) => Ok(Some(*zone)),
-                // Not supported: only the followed zones may be changed on the second drive.
-                Zones::All => Err(Status::InvalidField),
-            },
+            // Commands for all zones are not supported: only the followed ones may be changed on the second drive.
+            command => command.zone(self.first.geometry()).map(Some).ok_or(Status::InvalidField),
         }
     }
 }

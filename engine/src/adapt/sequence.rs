@@ -10,7 +10,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, Completer, Completion, Done, DriveId, Geometry, Slots, ZonedDevice, Zones},
+    device::{Command, Completer, Completion, Done, DriveId, Geometry, Slots, ZonedDevice},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex},
 };
@@ -89,14 +89,10 @@ impl ZonedDevice for Sequencer {
     fn submit(&self, command: Command) -> Completion {
         let inner = &self.0;
         let zone = match &command {
-            Command::Write { lba, .. } => inner.device.geometry().locate(*lba).0,
-            Command::Append { zone, .. }
-            | Command::Open { zones: Zones::One(zone), .. }
-            | Command::Close { zones: Zones::One(zone) }
-            | Command::Finish { zones: Zones::One(zone) }
-            | Command::Reset { zones: Zones::One(zone) } => *zone,
-            _ => return inner.device.submit(command),
+            Command::Read { .. } | Command::FlushZrwa { .. } => None,
+            command => command.zone(inner.device.geometry()),
         };
+        let Some(zone) = zone else { return inner.device.submit(command) };
         let (completer, completion) = inner.slots.pair();
         let lane = inner.lane(zone);
         lane.waiting.borrow_mut().push_back((command, completer));

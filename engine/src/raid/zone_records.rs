@@ -128,6 +128,12 @@ impl ZoneRecords {
         change(&mut self.bad_blocks.borrow_mut());
     }
 
+    /// Whether block `at` of a member's part of a zone is a burned block.
+    pub fn is_burned(&self, zone: ZoneIndex, member: usize, at: u64) -> bool {
+        let is_of = |b: &BurnedRange| (b.zone, b.member as usize) == (zone.0, member);
+        self.burned.borrow().iter().any(|b| is_of(b) && (b.from..b.to).contains(&at))
+    }
+
     /// Whether any of `blocks` of a member's part of a zone is a bad block.
     pub fn has_bad_block(&self, zone: ZoneIndex, member: usize, blocks: Range<u64>) -> bool {
         !self.bad_blocks.borrow().among(zone, member, blocks).is_empty()

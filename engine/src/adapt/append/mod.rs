@@ -36,9 +36,7 @@ use self::{
 use crate::{
     adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
-    device::{
-        Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Status, ZonedDevice, Zones,
-    },
+    device::{Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Status, ZonedDevice},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
@@ -135,13 +133,7 @@ impl ZonedDevice for AppendDevice {
 }
 
 fn submit(inner: &Rc<AppendInner>, command: Command) -> Completion {
-    let zone = match &command {
-        Command::Read { lba, .. } | Command::Write { lba, .. } => inner.geometry.locate(*lba).0,
-        Command::Append { zone, .. }
-        | Command::Open { zones: Zones::One(zone), .. }
-        | Command::Close { zones: Zones::One(zone) }
-        | Command::Finish { zones: Zones::One(zone) }
-        | Command::Reset { zones: Zones::One(zone) } => *zone,
+    match &command {
         Command::Report { first, count } => {
             let (first, count) = (*first, *count);
             let (completer, completion) = inner.slots.pair();
@@ -157,11 +149,12 @@ fn submit(inner: &Rc<AppendInner>, command: Command) -> Completion {
         }
         Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
         Command::Flush => return inner.device.submit(command),
+        _ => {}
+    }
+    let Some(zone) = command.zone(&inner.geometry) else {
         // A command for all zones at once: their state is not known any more.
-        _ => {
-            (0..inner.geometry.zones).for_each(|zone| inner.end_life(ZoneIndex(zone)));
-            return inner.device.submit(command);
-        }
+        (0..inner.geometry.zones).for_each(|zone| inner.end_life(ZoneIndex(zone)));
+        return inner.device.submit(command);
     };
     if zone.0 < inner.plain_zones || zone.0 >= inner.geometry.zones {
         return inner.plain.submit(command);

@@ -77,10 +77,7 @@ async fn believe(inner: &ChecksumInner, zone: ZoneIndex) -> Result<(), DeviceErr
     });
     for at in blocks {
         let is_unverified = inner.with(zone, |sums| match sums {
-            ZoneSums::Open(open) => {
-                let at = at.checked_sub(open.first);
-                at.and_then(|at| open.sums.get(at as usize)).is_some_and(|sum| *sum == NO_SUM)
-            }
+            ZoneSums::Open(open) => open.sum(at) == Some(NO_SUM),
             _ => false,
         });
         if !is_unverified {

@@ -3,8 +3,8 @@
 //! The blocks of a zone are divided into *groups*. Each group is followed by a *checksum block* with the checksums of its
 //! blocks ([`block`]), which is written as soon as the group is complete: 0.1 % of the capacity. [`ChecksumDevice`]
 //! presents the zone without the checksum blocks, compares every block that is read with its checksum, and returns
-//! Unrecovered Read Error for one that differs. So its users never see data other than what they wrote: blocks that
-//! have changed, that were written to another address, or were not written at all although the drive said so, fail.
+//! Unrecovered Read Error for one that differs: a block that has changed on the drive, a block of another address, or the
+//! old content of a block whose write the drive has acknowledged and lost.
 //!
 //! A checksum block is valid for one member, one address and one epoch of its zone alone: with a group that is as old as
 //! its checksum block, both are recognized as old. All blocks of a group without a valid checksum block fail.
@@ -125,12 +125,7 @@ impl BlockChecksums for ChecksumDevice {
 }
 
 fn submit(inner: &Rc<ChecksumInner>, command: Command) -> Completion {
-    let zone = match &command {
-        Command::Read { lba, .. } | Command::Write { lba, .. } => inner.geometry.locate(*lba).0,
-        Command::Open { zones: Zones::One(zone), .. }
-        | Command::Close { zones: Zones::One(zone) }
-        | Command::Finish { zones: Zones::One(zone) }
-        | Command::Reset { zones: Zones::One(zone) } => *zone,
+    match &command {
         Command::Report { first, count } => return learn::report(inner, *first, *count),
         Command::Flush => return inner.device.submit(command),
         Command::Reset { zones: Zones::All } => {
@@ -138,11 +133,11 @@ fn submit(inner: &Rc<ChecksumInner>, command: Command) -> Completion {
             return inner.device.submit(command);
         }
         Command::Append { .. } => return Completion::failed(Status::InvalidOpcode),
-        // A zone cannot be finished without the checksums of its last group.
-        Command::FlushZrwa { .. } | Command::Open { .. } | Command::Close { .. } | Command::Finish { .. } => {
-            return Completion::failed(Status::InvalidField);
-        }
-    };
+        Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
+        _ => {}
+    }
+    // A command for all zones: none of them can be finished without the checksums of its last group.
+    let Some(zone) = command.zone(&inner.geometry) else { return Completion::failed(Status::InvalidField) };
     if zone.0 >= inner.geometry.zones || inner.is_plain(zone) {
         return inner.device.submit(command);
     }

@@ -129,10 +129,7 @@ fn of(sum: u32) -> SumSource {
 fn source(inner: &ChecksumInner, zone: ZoneIndex, at: u64) -> SumSource {
     let first = inner.shape.first(at);
     let in_memory = inner.with(zone, |sums| match sums {
-        ZoneSums::Open(open) if at >= open.first => {
-            let sum = open.sums.get((at - open.first) as usize);
-            Some(sum.copied().unwrap_or(NO_SUM))
-        }
+        ZoneSums::Open(open) if at >= open.first => Some(open.sum(at).unwrap_or(NO_SUM)),
         _ => None,
     });
     let key = (zone.0, first);
@@ -198,8 +195,8 @@ async fn load(inner: &ChecksumInner, zone: ZoneIndex, at: u64) -> Result<Option<
     }
 }
 
-/// Compares what was read of one group, from block `at` on, with the checksums. `loaded` is the checksum block, if it has
-/// just been read.
+/// Compares the blocks of a read in one group, from block `at` on, with their checksums. `loaded` is the checksum block, if
+/// it was read for this.
 ///
 /// # Errors
 /// Unrecovered Read Error, if a block differs, or the checksum block is not valid. Deallocated Or Unwritten Logical Block

@@ -1,4 +1,4 @@
-//! What is known of the zones of a drive with checksums: how far they are written, and the checksums in memory.
+//! State of a drive with checksum blocks: the end of each zone, and the checksums in memory.
 
 use super::block::{NO_SUM, SumOwner, sum_of};
 use crate::{
@@ -84,7 +84,7 @@ impl ChecksumShape {
     }
 }
 
-/// What is known of a zone.
+/// State of a zone.
 pub enum ZoneSums {
     /// Nothing: the zone has not been reported.
     Unknown,
@@ -109,6 +109,11 @@ impl OpenGroup {
     /// End of the written blocks of the zone.
     pub fn next(&self) -> u64 {
         self.first + self.sums.len() as u64
+    }
+
+    /// The checksum of block `at`; [`NO_SUM`] if it is unverified. `None` if it is not a written block of the group.
+    pub fn sum(&self, at: u64) -> Option<u32> {
+        self.sums.get(at.checked_sub(self.first)? as usize).copied()
     }
 
     /// The blocks from the first unverified one to the last.

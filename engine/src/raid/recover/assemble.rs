@@ -412,8 +412,7 @@ async fn judge_all(
             }
         }
         let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
-        last_checksums::restore(raid, zone, view.record.epoch);
-        last_checksums::confirm_logged(raid, &view).await;
+        last_checksums::recall(raid, &view).await;
         let verdict = worn::judge_worn(raid, &mut view).await.unwrap_or_else(Verdict::Offline);
         let refusal = match &verdict {
             Verdict::Offline(refusal) => {

@@ -4,8 +4,8 @@
 //! When the array is closed they are logged, each on its member. After a crash they are lost, and the parity of the
 //! stripes decides whether the blocks are right:
 //!
-//! - Partial parity is in the logs, whose records have checksums. The parities before and after a write show what it has
-//!   written; if it was one block of a column, that block is known.
+//! - Partial parity is in the logs, whose records have checksums. The sum of the parities before and after a write is the
+//!   sum of the blocks that it wrote at an offset: with one chunk, the block.
 //! - A complete stripe that agrees with its parity is right. If it does not, two parities may show which block is wrong.
 //!
 //! Where it is not known which of several blocks is wrong, reading all of them fails. Blocks of a stripe of which too
@@ -14,9 +14,9 @@
 use crate::{
     adapt::checksum::block::{WRONG_SUM, sum_of},
     buf::{BLOCK, Buf, BufMut},
-    code::{decode, xor},
+    code::xor,
     device::Completion,
-    format::record::{BurnedRange, LastChecksums, Record},
+    format::record::{LastChecksums, Record},
     raid::{
         events::Event,
         geometry::{Layout, each, physical},
@@ -35,6 +35,9 @@ use std::{
 
 /// Logs the checksums of the ends of zones on all members; nothing is written to the zones any more.
 pub async fn remember(raid: &Raid) {
+    if !has_checksum_blocks(raid) {
+        return;
+    }
     for member in each(raid.members.active()) {
         // A log without room for the records begins anew with a checkpoint, which has none of them.
         for _ in 0..2 {
@@ -58,14 +61,23 @@ pub async fn remember(raid: &Raid) {
     }
 }
 
-/// Restores the logged checksums of the ends of members' parts of a zone in this epoch.
-pub fn restore(raid: &Raid, zone: ZoneIndex, epoch: u64) {
+/// Restores the logged checksums of the ends of members' parts of a zone in this epoch, and verifies blocks without
+/// them, before the parts are judged.
+pub async fn recall(raid: &Raid, view: &ZoneView<'_>) {
+    if !has_checksum_blocks(raid) {
+        return;
+    }
     for log in raid.members.logs() {
-        let mut live = log.live.borrow_mut();
-        if let Some(known) = live.checksums.remove(&zone.0).filter(|known| known.epoch == epoch) {
-            log.device.set_unverified(physical(zone), known.from, &known.sums);
+        let known = log.live.borrow_mut().checksums.remove(&view.zone.0);
+        if let Some(known) = known.filter(|known| known.epoch == view.record.epoch) {
+            log.device.set_unverified(physical(view.zone), known.from, &known.sums);
         }
     }
+    confirm_logged(raid, view).await;
+}
+
+fn has_checksum_blocks(raid: &Raid) -> bool {
+    raid.membership.superblock().checksum_group_blocks > 0
 }
 
 /// The unverified blocks of a member's part of a zone, from the first to the last.
@@ -80,8 +92,8 @@ fn set(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, sum: u32) {
     }
 }
 
-/// Verifies blocks of a zone by the partial parity in the logs, before its parts are judged.
-pub async fn confirm_logged(raid: &Raid, view: &ZoneView<'_>) {
+/// Verifies blocks of a zone by the partial parity in the logs.
+async fn confirm_logged(raid: &Raid, view: &ZoneView<'_>) {
     let (layout, zone, epoch) = (&raid.layout, view.zone, view.record.epoch);
     if (0..layout.members).all(|member| unverified(raid, zone, member).is_empty()) {
         return;
@@ -133,17 +145,14 @@ async fn confirm_plan(
         if one && is_unverified {
             return set(raid, zone, member, at, sum_of(&sum));
         }
-        let is_written = view.info[member].is_some_and(|info| match info.state {
-            ZoneState::Full => true,
-            state => state.is_active() && at < info.wp_blocks,
+        let end = view.info[member].map_or(0, |info| match info.state {
+            ZoneState::Full => u64::MAX,
+            state if state.is_active() => info.wp_blocks,
+            _ => 0,
         });
-        let is_there = view.trusts(member)
-            && is_written
-            && !is_burned(raid, zone, member, at)
-            && !raid.zone_records.has_bad_block(zone, member, at..at + 1);
         let data = match relocated::get(raid, zone, member, at) {
             Some(data) => data,
-            None if !is_there => return,
+            None if !view.trusts(member) || !holds(raid, zone, member, at, end) => return,
             None => {
                 let done = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
                 if done.result.is_err() {
@@ -225,7 +234,7 @@ impl RowRead {
                 let offset = at - blocks.start;
                 parts[member].push(match relocated::get(raid, zone, member, at) {
                     Some(found) => Some(found),
-                    None if !holds(raid, zone, member, at, tail) => None,
+                    None if !holds(raid, zone, member, at, tail.positions[member]) => None,
                     None if done.result.is_ok() => Some(done.data.slice_blocks(offset..offset + 1)),
                     None => {
                         let one = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
@@ -268,35 +277,20 @@ fn correct(
     offset: u64,
     tail: &mut Tail,
 ) {
-    let data_chunks = layout.data_chunks();
-    let symbols = &layout.symbols(data_chunks)[..layout.members];
-    let part = |index: u64| column[layout.member(row, index)].as_ref();
-    let is_right = |index: &u64| wrong != Some(layout.member(row, *index)) && part(*index).is_some();
-    let present = (0..layout.members as u64).filter(is_right).fold(0, |all, index| all | 1 << index);
-    for which in 0..layout.parities {
-        let wanted = symbols[data_chunks as usize + which];
-        let recipe = decode::solve(present, symbols, wanted).filter(|_| wrong.is_some());
-        let Some(recipe) = recipe else {
-            tail.found.contradicting.insert(offset);
-            return;
-        };
-        let sources: Vec<&[u8]> =
-            recipe.sources().iter().filter_map(|source| part(source.stored as u64).map(|b| &**b)).collect();
-        recipe.run(tail.parities[which].block_mut(offset), &sources);
+    let is_corrected = wrong.is_some_and(|wrong| {
+        (0..layout.parities).all(|which| {
+            let target = tail.parities[which].block_mut(offset);
+            consistency::parity_of_others(layout, (row, which), column, wrong, target)
+        })
+    });
+    if !is_corrected {
+        tail.found.contradicting.insert(offset);
     }
 }
 
-/// Whether a member's drive holds valid data in block `at` of its part of a zone: it is written, neither burned nor bad.
-fn holds(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, tail: &Tail) -> bool {
-    at < tail.positions[member]
-        && !is_burned(raid, zone, member, at)
-        && !raid.zone_records.has_bad_block(zone, member, at..at + 1)
-}
-
-/// Whether block `at` of a member's part of a zone is a burned block, whose content is in the log of the member, if
-/// anywhere.
-fn is_burned(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> bool {
-    let burned = raid.zone_records.burned();
-    let is_of = |b: &BurnedRange| (b.zone, b.member as usize) == (zone.0, member);
-    burned.iter().any(|b| is_of(b) && (b.from..b.to).contains(&at))
+/// Whether a member's drive holds valid data in block `at` of its part of a zone, which is written up to block `end`: the
+/// block is neither burned nor bad.
+fn holds(raid: &Raid, zone: ZoneIndex, member: usize, at: u64, end: u64) -> bool {
+    let records = &raid.zone_records;
+    at < end && !records.is_burned(zone, member, at) && !records.has_bad_block(zone, member, at..at + 1)
 }

@@ -54,12 +54,9 @@ pub fn log_blocks_taken(raid: &Raid, member: usize) -> BTreeMap<u32, u64> {
         let rows = b.to.div_ceil(chunk) - b.from / chunk;
         *taken.entry(b.zone).or_insert(0) += b.to - b.from + rows;
     }
-    let is_burned = |zone: u32, at: u64| {
-        burned.iter().any(|b| (b.zone, b.member as usize) == (zone, member) && (b.from..b.to).contains(&at))
-    };
     if let Some(log) = raid.members.log(member) {
         for (zone, stripe, block) in log.live.borrow().relocated.blocks() {
-            if !is_burned(zone, stripe * chunk + block) {
+            if !raid.zone_records.is_burned(ZoneIndex(zone), member, stripe * chunk + block) {
                 *taken.entry(zone).or_insert(0) += 2;
             }
         }
