@@ -282,6 +282,26 @@ fn copy_of_drive_holds_decoded_block() {
     }
 }
 
+/// The new drive gets its parts of finished zones even where the member has no data.
+#[test]
+fn copy_of_drive_includes_finished_zones_without_data() {
+    for kind in KINDS {
+        for member in 0..4 {
+            let mut scene = scene(kind);
+            scene.write(2, 0, 1);
+            scene.submit(finish(2));
+            scene.submit(finish(3));
+            let new = scene.rig.drive(&scene.shape);
+            run(&scene.runtime, scene.array.replace(member, new.clone(), &|_| ())).unwrap();
+            scene.drives[member] = new;
+            scene.cut(|_| false);
+            scene.assemble(None);
+            assert_eq!(scene.array.status().most_missing, 0, "{kind:?}: member {member}");
+            scene.check(2, 1);
+        }
+    }
+}
+
 /// After a power cut, with every block below the tail wrong in turn.
 #[test]
 fn recovery_decodes_wrong_block() {

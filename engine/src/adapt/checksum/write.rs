@@ -80,7 +80,7 @@ fn write(inner: &Rc<ChecksumInner>, zone: ZoneIndex, at: u64, data: Buf, oob: Bu
 }
 
 /// Fills the last group of a zone with zeros, and writes its checksum block. If that group is empty a whole one is filled:
-/// its checksum block shows that the zone ends there. Nothing is written to a zone that is empty, or has no room.
+/// its checksum block shows that the zone ends there. Nothing is written to a zone without room.
 fn complete_group(inner: &Rc<ChecksumInner>, zone: ZoneIndex) -> Vec<WritePart> {
     let mut parts = Vec::new();
     let Some((next, is_empty)) = inner.with(zone, |sums| match sums {
@@ -89,7 +89,7 @@ fn complete_group(inner: &Rc<ChecksumInner>, zone: ZoneIndex) -> Vec<WritePart> 
     }) else {
         return parts;
     };
-    if is_empty && (next == 0 || next == inner.shape.capacity_blocks) {
+    if is_empty && next == inner.shape.capacity_blocks {
         return parts;
     }
     if !inner.has_whole_group(zone) {
