@@ -36,6 +36,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     future::Future,
+    ops::Range,
     rc::Rc,
     sync::{Mutex, PoisonError},
 };
@@ -224,6 +225,7 @@ pub struct TestBed {
     pub clock: Clock,
     pub runtime: Runtime,
     pub array: Rc<dyn ZonedDevice>,
+    raid: Array,
     drives: Vec<TimedDrive>,
     setup: Setup,
     end: End,
@@ -318,6 +320,7 @@ impl TestBed {
                 drive.set_classifier(classifier(array.layout(), member));
             }
         }
+        let raid = array.clone();
         let mut array: Rc<dyn ZonedDevice> = Rc::new(array);
         if setup.section != Section::default() {
             array = Rc::new(Serial::new(array, chunk_blocks, setup.section, &clock, &runtime));
@@ -330,7 +333,7 @@ impl TestBed {
             array = trace.of("jobs".into(), array, &clock, &runtime);
         }
         let end = End { clock: clock.clone(), runtime: runtime.clone() };
-        Ok(TestBed { clock, runtime, array, drives, setup: setup.clone(), end })
+        Ok(TestBed { clock, runtime, array, raid, drives, setup: setup.clone(), end })
     }
 
     /// Runs `future` to its end.
@@ -358,10 +361,7 @@ impl TestBed {
         // Readers have a full zone of their own behind those of the writers.
         if load.readers > 0 {
             jobs.push(Job::new(RequestKind::Read, load.zones, 4, load.readers));
-            let capacity = self.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
-            let units = 1..2;
-            let fill = Stream { zone: load.zones, unit_kib: 1024, units, mib: capacity, ..Stream::default() };
-            self.write_streams(&[fill])?;
+            self.fill(load.zones..load.zones + 1)?;
         }
         let before = Rc::new(Cell::new(Counters::default()));
         let (snapshot, drives, begun) =
@@ -398,6 +398,39 @@ impl TestBed {
             resets: now.resets - before.resets,
             ..Row::default()
         })
+    }
+
+    /// Fills zones, one after the other.
+    ///
+    /// # Errors
+    /// A write fails.
+    pub fn fill(&self, zones: Range<u32>) -> anyhow::Result<()> {
+        let mib = self.array.geometry().zone_capacity_blocks * BLOCK as u64 / (1 << 20);
+        for zone in zones {
+            let fill = Stream { zone, unit_kib: 1024, units: 1..2, mib, ..Stream::default() };
+            self.write_streams(&[fill])?;
+        }
+        Ok(())
+    }
+
+    /// Begins to scrub zones, again and again, at a rate in bytes a second of all drives; returns the bytes that have been
+    /// read.
+    pub fn scrub(&self, zones: Range<u32>, rate: u64) -> Rc<Cell<u64>> {
+        let (raid, clock, read) = (self.raid.clone(), self.clock.clone(), Rc::new(Cell::new(0)));
+        let (scrubbed, begin_ns) = (read.clone(), clock.now_ns());
+        self.runtime.spawn(async move {
+            let pace = async |bytes: u64| {
+                scrubbed.set(scrubbed.get() + bytes);
+                let due_ns = begin_ns + scrubbed.get() * 1_000_000_000 / rate;
+                clock.sleep(due_ns.saturating_sub(clock.now_ns())).await;
+            };
+            for zone in zones.cycle().map(ZoneIndex) {
+                if raid.scrub_zone(zone, pace).await.is_err() {
+                    return;
+                }
+            }
+        });
+        read
     }
 
     /// Blocks of flash used by the array's zones below `zones`, which are full.

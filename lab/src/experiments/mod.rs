@@ -16,6 +16,7 @@ mod layers;
 mod limits;
 mod raid6;
 mod recovery;
+mod scrub;
 mod sections;
 mod sensitivity;
 mod start;
@@ -106,6 +107,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     latency::LATENCY,
     limits::LIMITS,
     raid6::RAID6,
+    scrub::SCRUB,
     ezns::EZNS,
     ycsb::YCSB,
     db_bench::DB_BENCH,
