@@ -695,7 +695,7 @@ fn drive_with_lost_metadata_is_not_reported_blank() {
     assert!(status.stderr.contains("drive1.img") || status.stdout.windows(10).any(|w| w == b"drive1.img"));
 
     // The checksum is wrong, so the version does not count.
-    lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x0a\0");
+    lose_metadata(&place.path(&drive("drives", 2)), b"zoneraid\x0b\0");
     let examined = place.json(&["examine", &drive("drives", 2)]);
     let error = examined["superblock_error"].as_str().unwrap();
     assert!(error.contains("metadata is damaged in block "), "{error}");
@@ -810,9 +810,14 @@ fn unreadable_blocks_are_decoded_with_one_per_stripe() {
 }
 
 #[test]
-fn emulated_flipped_bit_is_read_without_error() {
+fn emulated_flipped_bit_is_read_without_error_if_there_are_no_checksums() {
     let data = Random(15).bytes(1 << 20);
-    let place = with_data(&data);
+    let place = Place::new();
+    place.emulate("drives", 6);
+    let members: Vec<String> = (0..6).map(|number| drive("drives", number)).collect();
+    let args = ["create", "tank", "--checksums", "off"].into_iter().chain(members.iter().map(String::as_str));
+    place.run(&args.collect::<Vec<_>>()).ok();
+    place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
     assert_eq!(fault(&place, 1, &["flip", "4096"])["flipped_blocks"], serde_json::json!([4096]));
     let read = place.read_zone("drives", 0);
     let bits: u32 = read.iter().zip(&data).map(|(a, b)| (a ^ b).count_ones()).sum();
@@ -828,7 +833,7 @@ fn flipped_bit_is_decoded_in_array_with_checksums() {
     let place = Place::new();
     place.emulate("drives", 6);
     let members: Vec<String> = (0..5).map(|number| drive("drives", number)).collect();
-    let args = ["create", "tank", "--checksums", "on"].into_iter().chain(members.iter().map(String::as_str));
+    let args = ["create", "tank"].into_iter().chain(members.iter().map(String::as_str));
     assert!(place.run(&args.collect::<Vec<_>>()).ok().text().contains("with checksums"));
     assert_eq!(place.json(&["status", "drives"])["checksums"], true);
     place.run_with(&["zone", "write", "drives", "0", "--fua"], &data).ok();
@@ -846,6 +851,16 @@ fn flipped_bit_is_decoded_in_array_with_checksums() {
     let append = ["create", "other", "--policy", "append", "--checksums", "on", "--dry-run", "--yes"];
     let args: Vec<&str> = append.into_iter().chain(members.iter().map(String::as_str)).collect();
     place.run(&args).fails_with(&["'append' has no checksums"]);
+    // By default there are none, and the command says so.
+    let append = ["create", "other", "--policy", "append", "--dry-run", "--yes"];
+    let args: Vec<&str> = append.into_iter().chain(members.iter().map(String::as_str)).collect();
+    let created = place.run(&args);
+    assert!(
+        created.stderr.contains("will have no checksums") && created.stderr.contains("'append'"),
+        "{}",
+        created.stderr
+    );
+    assert!(!created.ok().text().contains("with checksums"));
 }
 
 #[test]

@@ -97,6 +97,21 @@ impl CreateOptions {
             autostart: false,
         }
     }
+
+    /// Whether the array can have checksums, with the policy that it has without them; or the reason why not.
+    ///
+    /// # Errors
+    /// The array is impossible without checksums, too.
+    pub fn may_have_checksums(
+        &self,
+        runtime: &Runtime,
+        drives: &[Drive],
+    ) -> Result<Result<(), ArrayError>, ArrayError> {
+        let without = CreateOptions { checksums: false, ..self.clone() };
+        let policy = Some(design(runtime, &without, drives)?.policy);
+        let with = CreateOptions { checksums: true, policy, ..without };
+        Ok(design(runtime, &with, drives).map(|_| ()))
+    }
 }
 
 /// Properties of an array before it is created (see [`crate::array::Array::design`]).

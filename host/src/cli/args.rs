@@ -567,9 +567,10 @@ pub struct Create {
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Checksums of all blocks, which detect data that a drive returns wrong without an error; on drives with less than
-    /// 20 bytes of metadata a block only with the policy `log`, never with `append`
-    #[arg(long, value_enum, default_value_t = Switch::Off)]
-    pub checksums: Switch,
+    /// 20 bytes of metadata a block only with the policy `log`, never with `append`; by default on if the policy permits
+    /// them
+    #[arg(long, value_enum)]
+    pub checksums: Option<Switch>,
     /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone
     /// capacity
     #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]

@@ -114,7 +114,16 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "--zone-size must be a power of two below 2 TiB: block devices support no other zone size"
     );
     // All checks come before anything is destroyed, and in a dry run, too.
-    let create = reactor.wait(Array::spares_for(reactor.runtime(), &create, &members))??;
+    let mut create = reactor.wait(Array::spares_for(reactor.runtime(), &create, &members))??;
+    if options.checksums.is_none() {
+        match create.may_have_checksums(reactor.runtime(), &members)? {
+            Ok(()) => create.checksums = true,
+            Err(reason) => output.note(&format!(
+                "the array will have no checksums, and will not notice data that a drive returns wrong without an error: \
+                 {reason}"
+            )),
+        }
+    }
     for member in &members {
         let worn = reactor.wait(Array::worn_zones(member))?;
         if !worn.is_empty() {
@@ -127,7 +136,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         "the drives are not blank ({}); --yes destroys their data",
         used.join(", ")
     );
-    let created = ArrayCreateOutput::new(&options, &design, &drives, created_from, &uuid);
+    let created = ArrayCreateOutput::new(&options, &create, &design, &drives, created_from);
     if created.lost_to_rounding_bytes + created.lost_to_shapes_bytes > created.capacity_bytes {
         output.note(
             "more space of the drives stays unused than the array holds: choose another --zone-size, or drives \
@@ -187,7 +196,7 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
     CreateOptions {
         group_blocks: if options.policy == Some(Policy::Append) { GROUP_BLOCKS } else { 0 },
         spare_zones: options.spare_zones,
-        checksums: options.checksums == Switch::On,
+        checksums: options.checksums == Some(Switch::On),
         checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
         name: options.name.clone(),
         uuid,
@@ -207,10 +216,10 @@ fn create_options(options: &Create, uuid: [u8; 16]) -> CreateOptions {
 impl ArrayCreateOutput {
     fn new(
         options: &Create,
+        create: &CreateOptions,
         design: &Design,
         drives: &[OpenDrive],
         from: Vec<CreatedFrom>,
-        uuid: &[u8; 16],
     ) -> ArrayCreateOutput {
         let geometry = &design.geometry;
         let shapes = || drives.iter().map(|drive| drive.device.geometry());
@@ -225,12 +234,12 @@ impl ArrayCreateOutput {
         let spare_bytes = bytes(design.spare_blocks).min(common.saturating_sub(used_bytes));
         ArrayCreateOutput {
             name: options.name.clone(),
-            uuid: (!options.dry_run).then(|| output::uuid(uuid)),
+            uuid: (!options.dry_run).then(|| output::uuid(&create.uuid)),
             level: level(options.level.parities()),
             chunk_bytes: bytes(options.chunk),
             dry_run: options.dry_run,
             policy: design.policy.name_with(design.group_blocks),
-            checksums: options.checksums == Switch::On,
+            checksums: create.checksums,
             aggregate: design.aggregate,
             zones: geometry.zones,
             zone_size_bytes: bytes(geometry.zone_size_blocks),

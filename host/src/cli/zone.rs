@@ -351,8 +351,12 @@ fn read(output: Output, array: &ArrayName, zone: u32, offset: u64, length: Optio
     while at < end {
         let first = at / BLOCK as u64;
         let last = end.min(bytes(first) + source.at_most).div_ceil(BLOCK as u64);
-        let data = (source.read)(start_bytes + bytes(first), Buf::zeroed(bytes(last - first) as usize))
-            .with_context(|| format!("zone {zone} cannot be read at byte {at}"))?;
+        let read = (source.read)(start_bytes + bytes(first), Buf::zeroed(bytes(last - first) as usize));
+        let data = read.or_else(|error| {
+            // The blocks of a zone that was reset have no right checksums.
+            source.check_wp()?;
+            Err(error.context(format!("zone {zone} cannot be read at byte {at}")))
+        })?;
         let until = end.min(bytes(last));
         begin.get_or_insert_with(|| (bytes(first), data[..BLOCK].to_vec()));
         let part = &data[(at - bytes(first)) as usize..(until - bytes(first)) as usize];
