@@ -72,6 +72,9 @@ pub trait BlockChecksums {
     /// none.
     fn last_sums(&self, zone: ZoneIndex) -> Option<(u64, Vec<u32>)>;
 
+    /// Reads that have returned a wrong block or met a wrong checksum block.
+    fn wrong_reads(&self) -> u64;
+
     /// Sets the source of the present epoch of each zone, of which a checksum block is a part.
     fn set_epochs(&self, epochs: ZoneEpochs);
 

@@ -116,6 +116,7 @@ fn json_output_of_commands_matches_schemas() {
     prints("rename.json", &["rename", "d", "pool"]);
     prints("adopt.json", &["adopt", "d"]);
     prints("autostart.json", &["autostart", "d", "no"]);
+    prints("error-limit.json", &["error-limit", "d", "20"]);
     prints("examine.json", &["examine", &drives[0]]);
     prints("wipe.json", &["wipe", "--yes", &drives[1], &drives[6]]);
     place.remove(&drives[0]);

@@ -53,6 +53,39 @@ fn scrub(place: &Place, args: &[&str]) -> Value {
     place.json(&[&["scrub"], args].concat())
 }
 
+/// Checks that a block of member 1 was repaired, which was wrong, and one of member 2, which was unreadable.
+fn check_repaired(status: &Value) {
+    let of = |member: &Value| [&member["repaired_bytes"], &member["wrong_bytes"]].map(|bytes| bytes.as_u64());
+    let counts: Vec<_> = status["members"].as_array().unwrap()[1..3].iter().map(of).collect();
+    assert_eq!(counts, [[Some(4096), Some(4096)], [Some(4096), Some(0)]], "{status}");
+}
+
+/// The counts of the drives reach the limit, which is set while the array runs, and is higher again when it does not.
+#[test]
+fn drive_with_more_repaired_blocks_than_limit_is_to_be_replaced() {
+    let (place, server) = served(&Random(33).bytes(40 << 20), "on");
+    let zone = *full_zones(&place).first().expect("a full zone");
+    for at in 5..8 {
+        place.run(&["emulate", "fault", &drive("drives", 1), "flip", &block(zone, at)]).ok();
+    }
+    assert_eq!(scrub(&place, &["start", "drives", "--wait"])["repaired_bytes"], 3 * 4096);
+    assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
+    assert!(
+        place.run(&["error-limit", "drives", "3"]).ok().text().contains("when 3 blocks of it were repaired")
+    );
+    let reached = place.run(&["status", "drives"]);
+    assert_eq!(reached.code, 1, "{}", reached.stderr);
+    assert!(
+        reached.text().contains("3 blocks of member 1 had to be repaired, and the limit is 3"),
+        "{}",
+        reached.text()
+    );
+    assert!(reached.text().contains("zoneraid replace tank 1 NEW"), "{}", reached.text());
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    place.run(&["error-limit", "drives", "4"]).ok();
+    assert_eq!(place.json(&["status", "drives"])["state"], "healthy");
+}
+
 #[test]
 fn scrub_repairs_wrong_and_unreadable_blocks_and_keeps_history() {
     let data = Random(31).bytes(40 << 20);
@@ -77,7 +110,7 @@ fn scrub_repairs_wrong_and_unreadable_blocks_and_keeps_history() {
     check_schema(&status, "status.json");
     assert_eq!((&status["state"], &status["may_be_lost"]), (&"healthy".into(), &1.into()), "{status}");
     assert_eq!(status["scrub"]["repaired_bytes"], 8192, "{status}");
-    assert_eq!(status["members"][1]["repaired_bytes"], 4096, "{status}");
+    check_repaired(&status);
     assert!(is_right(&place, &data));
     let text = place.run(&["scrub", "status", "drives"]).ok().text();
     assert!(text.contains("member 1, 4 KiB at 20 KiB: wrong, repaired"), "{text}");
@@ -88,6 +121,7 @@ fn scrub_repairs_wrong_and_unreadable_blocks_and_keeps_history() {
     place.run(&["fail", "drives", "3"]).ok();
     let server = Server::of(&place, &[]);
     assert!(is_right(&place, &data));
+    check_repaired(&place.json(&["status", "drives"]));
     let again = scrub(&place, &["start", "drives", "--wait", "--since-last"]);
     assert_eq!((&again["state"], &again["errors"]["wrong"]), (&"complete".into(), &0.into()), "{again}");
     assert!(again["scanned_bytes"].as_u64() < done["scanned_bytes"].as_u64(), "{again}");

@@ -1,6 +1,6 @@
 //! Creates golden images of the current format version of arrays, volumes or namespaces:
 //!
-//!     cargo run -p zoneraid-sim --example golden -- fixtures/v9
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/v10
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/volume-v6
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/namespaces-v4
 //!

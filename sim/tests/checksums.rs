@@ -128,7 +128,7 @@ fn wrong_block_is_decoded_from_others() {
                     check(&scene);
                     let status = scene.array.status();
                     detected +=
-                        (status.most_missing > 0 || status.members[member].repaired_blocks > 0) as u32;
+                        (status.most_missing > 0 || status.members[member].errors.repaired > 0) as u32;
                     scene.rig.forge(member, address(&scene, zone, at), right.as_deref());
                     check(&scene);
                     scene.runtime.run();
@@ -155,7 +155,8 @@ fn wrong_block_of_pending_read_is_decoded() {
         scene.release();
         assert!(run(&scene.runtime, pending).data[..] == pattern(0, 1), "{kind:?}");
         scene.runtime.run();
-        assert_eq!(scene.array.status().members[0].repaired_blocks, 1, "{kind:?}");
+        let errors = scene.array.status().members[0].errors;
+        assert_eq!((errors.repaired, errors.wrong), (1, 1), "{kind:?}");
     }
 }
 

@@ -165,7 +165,7 @@ use Lie::{Checkpoint as InCheckpoint, Number, Record as Behind, Superblock as In
 const SUPERBLOCK_AT: usize = HEADER_BYTES + 8;
 const COUNTS_AT: usize = SUPERBLOCK_AT + MEMBERS_AT + 112 * MEMBERS + 16;
 /// Offset of the superblock's members from the start of its head.
-const MEMBERS_AT: usize = 232;
+const MEMBERS_AT: usize = 240;
 
 fn lies() -> Vec<(&'static str, Lie)> {
     let parity = |zone, index, stripe, from, blocks: usize| {

@@ -775,7 +775,7 @@ fn record_refused_for_claim_accuses_no_drive() {
         };
         other.set_host(Host { id: [2; 16], pause: Some(pause) });
         let _second = run(&other, Array::assemble(&other, drives.clone())).unwrap();
-        let errors: u64 = first.status().members.iter().map(|member| member.write_errors).sum();
+        let errors: u64 = first.status().members.iter().map(|member| u64::from(member.errors.writes)).sum();
         assert_eq!(errors, 0, "{:?}", options.policy);
         one.clear();
         other.clear();

@@ -1,6 +1,6 @@
 //! Golden images: arrays written by earlier code are read correctly.
 //!
-//! `fixtures/v9` holds the members of two arrays of the present format version, a RAID-5 and a RAID-6, created once by
+//! `fixtures/v10` holds the members of two arrays of the present format version, a RAID-5 and a RAID-6, created once by
 //! `sim/examples/golden.rs`; `support/golden.rs` describes the contents of their zones. The tests unpack them, assemble
 //! them with all members and without each set of members that the parity makes up for, compare the contents, and write
 //! on.
@@ -173,7 +173,7 @@ fn golden_too_few_members_are_refused_without_writing() {
 /// Checks the coverage of the images.
 #[test]
 fn golden_images_hold_every_record_kind() {
-    assert_eq!(VERSION, 9, "a new version needs images of its own");
+    assert_eq!(VERSION, 10, "a new version needs images of its own");
     [RAID5, RAID6].iter().for_each(holds_every_kind_of_record);
 }
 

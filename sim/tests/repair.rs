@@ -46,7 +46,7 @@ fn scrub(scene: &Scene, zone: u32) -> ZoneScrub {
 }
 
 fn repaired(scene: &Scene) -> u64 {
-    scene.array.status().members.iter().map(|member| member.repaired_blocks).sum()
+    scene.array.status().members.iter().map(|member| u64::from(member.errors.repaired)).sum()
 }
 
 /// Every block of a full zone, and of the settled part of another one, is unreadable in turn: it is repaired, after
@@ -68,6 +68,9 @@ fn unreadable_block_is_repaired_and_any_member_may_be_lost() {
                 check(&scene);
                 scene.cut(|_| false);
                 scene.assemble(Some((member + 1) % 4));
+                // The drives have the count.
+                let errors = scene.array.status().members[member].errors;
+                assert_eq!((errors.repaired, errors.wrong), (1, 0), "{about}");
                 check(&scene);
                 // The rebuild of another member decodes from the repaired block.
                 scene.replace((member + 1) % 4);

@@ -112,6 +112,11 @@ impl SpareZoneDevice {
         self.device.checksums().and_then(|sums| sums.last_sums(self.place_of(zone)))
     }
 
+    /// As [`crate::device::BlockChecksums::wrong_reads`]; 0 without checksums.
+    pub fn wrong_reads(&self) -> u64 {
+        self.device.checksums().map_or(0, |sums| sums.wrong_reads())
+    }
+
     /// Places of moved zones.
     pub fn places(&self) -> BTreeMap<u32, u32> {
         self.places.borrow().clone()

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Bytes of a superblock head, of a member in it, and of an assembly and an attempt after these.
-const HEAD_BYTES: usize = 232;
+const HEAD_BYTES: usize = 240;
 const MEMBER_BYTES: usize = 112;
 const ASSEMBLY_BYTES: usize = 16;
 const ATTEMPT_BYTES: usize = 24;
@@ -87,6 +87,11 @@ impl Lineage {
     pub fn commit(&mut self, id: Uuid, members: usize) {
         self.attempts.clear();
         self.assemblies.push(id);
+        self.cut(members);
+    }
+
+    /// Drops the oldest assemblies if there are too many for a superblock of `members` members.
+    pub fn cut(&mut self, members: usize) {
         let surplus = self.assemblies.len().saturating_sub(most_assemblies(members));
         self.assemblies.drain(..surplus);
     }

@@ -13,7 +13,7 @@ pub mod superblock;
 pub(crate) mod tests;
 
 /// Version of the format. A change of any layout raises it.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// The oldest version that can be read.
 pub const OLDEST_VERSION: u16 = 8;

@@ -22,6 +22,9 @@ use crate::{
 };
 use std::ops::RangeInclusive;
 
+/// Default of [`Superblock::error_limit`].
+pub const ERROR_LIMIT: u32 = 100;
+
 /// Longest name of an array, in bytes.
 pub const NAME_BYTES: usize = 64;
 
@@ -170,6 +173,8 @@ pub struct Superblock {
     pub stage: Stage,
     /// UUID of the host that runs the array; zeros if it has been stopped, or that host has no id.
     pub runner: Uuid,
+    /// Blocks of a member that may be repaired before it is to be replaced; 0 if any number may.
+    pub error_limit: u32,
     /// By role.
     pub members: Vec<SuperblockMember>,
     /// The assemblies that have written to the array.
@@ -199,6 +204,32 @@ pub enum Order {
     },
 }
 
+/// Errors of a member's drive since it became the member; each count ends at 65,535.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCounts {
+    /// Reads that failed, or returned a wrong block.
+    pub reads: u16,
+    /// Of the repaired blocks, those that the drive had returned wrong.
+    pub wrong: u16,
+    /// Errors that took the member out, or cost it a part of a zone: mostly failed writes.
+    pub writes: u16,
+    /// Blocks that were repaired, since the drive could not read them or returned them wrong.
+    pub repaired: u16,
+}
+
+impl std::ops::Add for ErrorCounts {
+    type Output = ErrorCounts;
+
+    fn add(self, other: ErrorCounts) -> ErrorCounts {
+        ErrorCounts {
+            reads: self.reads.saturating_add(other.reads),
+            wrong: self.wrong.saturating_add(other.wrong),
+            writes: self.writes.saturating_add(other.writes),
+            repaired: self.repaired.saturating_add(other.repaired),
+        }
+    }
+}
+
 /// A member in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockMember {
@@ -213,32 +244,43 @@ pub struct SuperblockMember {
     pub taking_over: Option<u64>,
     /// Label of the drive, to identify it when it is missing.
     pub drive_id: DriveId,
+    /// Errors of the drive.
+    pub errors: ErrorCounts,
 }
 
 impl SuperblockMember {
     /// An active member.
     pub fn new(uuid: Uuid, since: u64, drive_id: DriveId) -> SuperblockMember {
-        SuperblockMember { uuid, since, active: true, taking_over: None, drive_id }
+        SuperblockMember {
+            uuid,
+            since,
+            active: true,
+            taking_over: None,
+            drive_id,
+            errors: ErrorCounts::default(),
+        }
     }
 
     fn encode(&self, out: &mut Encoder) {
-        let SuperblockMember { uuid, since, active, taking_over, drive_id } = self;
-        let flags = *active as u64 | (taking_over.is_some() as u64) << 1;
-        out.bytes(&uuid.0).u64(flags).u64(*since).u64(taking_over.unwrap_or(0));
+        let SuperblockMember { uuid, since, active, taking_over, drive_id, errors } = self;
+        let flags = *active as u32 | (taking_over.is_some() as u32) << 1;
+        out.bytes(&uuid.0).u32(flags).u16(errors.reads).u16(errors.wrong);
+        out.u64(*since).u64(taking_over.unwrap_or(0));
         out.u64(drive_id.size_bytes);
         out.bytes(&padded::<MODEL_BYTES>(&drive_id.model)).bytes(&padded::<SERIAL_BYTES>(&drive_id.serial));
-        out.u32(0);
+        out.u16(errors.writes).u16(errors.repaired);
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<SuperblockMember, RecordError> {
-        let (uuid, flags, since) = (Uuid(from.array()?), from.u64()?, from.u64()?);
-        let (before, size_bytes) = (from.u64()?, from.u64()?);
+        // Up to version 9 the counts are zeros.
+        let (uuid, flags, reads, wrong) = (Uuid(from.array()?), from.u32()?, from.u16()?, from.u16()?);
+        let (since, before, size_bytes) = (from.u64()?, from.u64()?, from.u64()?);
         let model = text(from.bytes(MODEL_BYTES)?, "model")?;
         let serial = text(from.bytes(SERIAL_BYTES)?, "serial")?;
-        from.u32()?;
+        let errors = ErrorCounts { reads, wrong, writes: from.u16()?, repaired: from.u16()? };
         let drive_id = DriveId { model, serial, size_bytes };
         let taking_over = (flags & 2 != 0).then_some(before);
-        Ok(SuperblockMember { uuid, since, active: flags & 1 != 0, taking_over, drive_id })
+        Ok(SuperblockMember { uuid, since, active: flags & 1 != 0, taking_over, drive_id, errors })
     }
 }
 
@@ -325,6 +367,7 @@ impl Superblock {
         out.u32(self.parities).u32(self.group_blocks.max(self.checksum_group_blocks));
         out.u32(self.lineage.assemblies.len() as u32).u32(self.lineage.attempts.len() as u32);
         out.bytes(&self.runner.0);
+        out.u32(self.error_limit).u32(0);
         for member in &self.members {
             member.encode(out);
         }
@@ -361,10 +404,15 @@ impl Superblock {
         // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
+        let (error_limit, _) = if version > 9 { (from.u32()?, from.u32()?) } else { (ERROR_LIMIT, 0) };
         expect(count as usize <= MAX_MEMBERS, "members", count)?;
         let members =
             (0..count).map(|_| SuperblockMember::decode(from)).collect::<Result<_, RecordError>>()?;
-        let lineage = Lineage::decode(from, assemblies, attempts)?;
+        let mut lineage = Lineage::decode(from, assemblies, attempts)?;
+        if version < 10 {
+            // The head was shorter, so that there was room for another one.
+            lineage.cut(count as usize);
+        }
         let superblock = Superblock {
             compatible,
             read_only_compatible,
@@ -390,6 +438,7 @@ impl Superblock {
             autostart: autostart == 1,
             stage,
             runner,
+            error_limit,
             members,
             lineage,
         };

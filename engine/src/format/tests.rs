@@ -13,7 +13,9 @@ use crate::{
         lineage::{Attempt, Lineage},
         oob::{Content, Mark, OOB_BYTES, SUMMED_OOB_BYTES},
         record::*,
-        superblock::{self, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
+        superblock::{
+            self, ErrorCounts, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember,
+        },
         *,
     },
     raid::{
@@ -153,6 +155,7 @@ fn superblock() -> Superblock {
         autostart: true,
         stage: Stage::Ending,
         runner: uuid_of(14),
+        error_limit: u32_of(17),
         members: (0..3).map(|i| member(uuid_of(8 + i as u8), i)).collect(),
         lineage: Lineage {
             assemblies: vec![uuid_of(11), uuid_of(12)],
@@ -166,7 +169,9 @@ fn member(uuid: Uuid, i: usize) -> SuperblockMember {
     let (model, serial) = (format!("model {i}"), format!("serial {i}"));
     let drive_id = DriveId { model, serial, size_bytes: u64_of(24 + i as u8) >> 1 };
     let taking_over = (i == 2).then_some(1);
-    SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, drive_id }
+    let [reads, wrong, writes, repaired] = [0x100, 0x200, 0x300, 0x400].map(|count| count + i as u16);
+    let errors = ErrorCounts { reads, wrong, writes, repaired };
+    SuperblockMember { uuid, since: i as u64, active: i != 1, taking_over, drive_id, errors }
 }
 
 /// A valid superblock, of an array on drives of 100 zones, with all features known.
@@ -225,7 +230,8 @@ fn take_superblock(bytes: &mut &[u8]) {
     let counts = [("members", &[3, 0, 0, 0][..]), ("assemblies", &[2, 0, 0, 0]), ("attempts", &[1, 0, 0, 0])];
     let expected: Vec<_> = expected.into_iter().chain(counts).collect();
     let runner = uuid_of(14);
-    let expected = [&expected[..], &[("runner", &runner.0)]].concat();
+    let error_limit = u32_of(17).to_le_bytes();
+    let expected = [&expected[..], &[("runner", &runner.0), ("error limit", &error_limit)]].concat();
     take(bytes, "Superblock head", &expected);
     for i in 0..3 {
         let (flags, size) = ([1, 0, 3][i as usize], u64_of(24 + i) >> 1);
@@ -235,14 +241,20 @@ fn take_superblock(bytes: &mut &[u8]) {
             bytes.resize(len, 0);
             bytes
         };
-        let expected: [(&str, &[u8]); 7] = [
+        let [reads, wrong, writes, repaired] =
+            [0x100, 0x200, 0x300, 0x400].map(|count| u16::to_le_bytes(count + i as u16));
+        let expected: [(&str, &[u8]); 11] = [
             ("uuid", &uuid_of(8 + i).0),
-            ("flags", &u64::to_le_bytes(flags)),
+            ("flags", &u32::to_le_bytes(flags)),
+            ("reads", &reads),
+            ("wrong", &wrong),
             ("since", &u64::to_le_bytes(i as u64)),
             ("before", &before.to_le_bytes()),
             ("size", &size.to_le_bytes()),
             ("model", &text(format!("model {i}"), 40)),
             ("serial", &text(format!("serial {i}"), 20)),
+            ("writes", &writes),
+            ("repaired", &repaired),
         ];
         take(bytes, "Superblock member", &expected);
     }

@@ -1,4 +1,4 @@
-//! Changes of an array's name, owner and automatic start.
+//! Changes of an array's name, owner, automatic start, and error limit.
 
 use crate::{
     format::{
@@ -17,6 +17,8 @@ pub enum Change {
     Host([u8; 16]),
     /// Whether the array starts automatically on its owner.
     Autostart(bool),
+    /// Blocks of a member that may be repaired before it is to be replaced; 0 if any number may.
+    ErrorLimit(u32),
 }
 
 impl Change {
@@ -34,6 +36,7 @@ impl Change {
             }
             Change::Host(host) => superblock.host = Uuid(*host),
             Change::Autostart(autostart) => superblock.autostart = *autostart,
+            Change::ErrorLimit(limit) => superblock.error_limit = *limit,
         }
         Ok(())
     }

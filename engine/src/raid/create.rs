@@ -9,8 +9,8 @@ use crate::{
         oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, GROUPS, Order, Stage, Superblock,
-            SuperblockMember, members_of, wrong_with_name,
+            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUPS, Order, Stage,
+            Superblock, SuperblockMember, members_of, wrong_with_name,
         },
     },
     raid::{
@@ -390,6 +390,7 @@ fn plan(
         autostart: options.autostart,
         stage: Stage::Making,
         runner: Uuid::default(),
+        error_limit: ERROR_LIMIT,
         members: (0..drives.len())
             .map(|member| SuperblockMember::new(member_uuid(array, member, 1), 1, DriveId::default()))
             .collect(),

@@ -41,6 +41,8 @@ pub enum Cause {
     BlocksUnreadable,
     /// A rebuild could not decode some blocks.
     BlocksLost,
+    /// More blocks of members were repaired than the error limit permits.
+    ErrorsExceeded,
 }
 
 /// Action that improves the condition of an array.
@@ -83,6 +85,8 @@ pub struct Health {
     pub lacking: Vec<usize>,
     /// Members with blocks that their drives could not read.
     pub unreadable: Vec<usize>,
+    /// Members whose drives have reached the error limit.
+    pub exceeded: Vec<usize>,
     /// Members with a metadata log that cannot move to another zone any more: they go out when it is full.
     pub confined: Vec<usize>,
 }
@@ -99,6 +103,9 @@ impl Health {
         let lacking = those(&|member| member.state == MemberState::Rebuilding);
         let unreadable = those(&|member| member.unreadable_blocks > 0);
         let confined = those(&|member| member.log_confined);
+        let is_exceeded = |blocks: u16| array.error_limit > 0 && u32::from(blocks) >= array.error_limit;
+        let exceeded =
+            those(&|member| member.state != MemberState::Out && is_exceeded(member.errors.repaired));
         let most_missing = array.most_missing.max(out.len() + missing.len());
         let cause = if array.failed {
             Some(Cause::ArrayFailed)
@@ -118,6 +125,8 @@ impl Health {
             Some(Cause::BlocksUnreadable)
         } else if array.lost_blocks > 0 {
             Some(Cause::BlocksLost)
+        } else if !exceeded.is_empty() {
+            Some(Cause::ErrorsExceeded)
         } else {
             None
         };
@@ -142,6 +151,7 @@ impl Health {
             missing,
             lacking,
             unreadable,
+            exceeded,
             confined,
         };
         health.remedy = cause.map(|cause| health.remedy_of(cause, array));
@@ -177,6 +187,7 @@ impl Health {
             Cause::MembersLack => Remedy::Replace(need_drives),
             Cause::LogsConfined => Remedy::Replace(self.confined.clone()),
             Cause::BlocksUnreadable => Remedy::Replace(self.unreadable.clone()),
+            Cause::ErrorsExceeded => Remedy::Replace(self.exceeded.clone()),
         }
     }
 }
@@ -186,6 +197,7 @@ mod tests {
     use super::*;
     use crate::{
         device::DriveId,
+        format::superblock::ErrorCounts,
         raid::{error::Note, policy::Policy},
     };
 
@@ -196,10 +208,8 @@ mod tests {
             drive: String::new(),
             awaited: false,
             note: Note::Nothing,
-            read_errors: 0,
-            write_errors: 0,
+            errors: ErrorCounts::default(),
             unreadable_blocks: 0,
-            repaired_blocks: 0,
             zones_to_rebuild: 0,
             worn: false,
             moved: Default::default(),
@@ -220,6 +230,7 @@ mod tests {
             event: 1,
             host: [0; 16],
             autostart: false,
+            error_limit: 100,
             members: vec![member; 4],
             unreadable: Vec::new(),
             lost: Vec::new(),
@@ -248,6 +259,19 @@ mod tests {
             let array = ArrayStatus { most_missing_of_blocks: missing, ..healthy() };
             assert_eq!(Health::of(&array).blocks_unreadable, unreadable);
         }
+    }
+
+    #[test]
+    fn health_asks_for_another_drive_from_error_limit_on() {
+        let mut array = healthy();
+        array.members[1].errors.repaired = 99;
+        assert_eq!(Health::of(&array).cause, None);
+        array.members[1].errors.repaired = 100;
+        let health = Health::of(&array);
+        assert_eq!((health.cause, health.may_be_lost), (Some(Cause::ErrorsExceeded), 1));
+        assert_eq!(health.remedy, Some(Remedy::Replace(vec![1])));
+        array.error_limit = 0;
+        assert_eq!(Health::of(&array).cause, None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::{
     adapt::mirror::Mirror,
     device::{Command, Completion, DeviceError, Status, ZonedDevice},
+    format::superblock::ErrorCounts,
     raid::{
         Drive,
         error::{ArrayError, BadDrive, BadMember, DriveFault, Note, Notes},
@@ -32,10 +33,7 @@ struct Member {
     name: RefCell<String>,
     /// Why the member is out, or another remark on it.
     note: RefCell<Note>,
-    read_errors: Cell<u64>,
-    write_errors: Cell<u64>,
-    /// Blocks that were repaired.
-    repaired: Cell<u64>,
+    errors: Cell<ErrorCounts>,
     /// Zones of which the drive has lost its part at runtime and not got it back.
     parts_lost: Cell<u32>,
     /// Whether zones of the drive are known to be read-only or offline.
@@ -51,9 +49,7 @@ struct Member {
 pub struct MemberDetails {
     pub name: String,
     pub note: Note,
-    pub read_errors: u64,
-    pub write_errors: u64,
-    pub repaired: u64,
+    pub errors: ErrorCounts,
     pub worn: bool,
 }
 
@@ -223,9 +219,7 @@ impl Members {
     /// Clears the error counts and the note of the drive that was in a place.
     pub fn forget(&self, member: usize) {
         let place = &self.places[member];
-        place.read_errors.set(0);
-        place.write_errors.set(0);
-        place.repaired.set(0);
+        place.errors.take();
         place.note.take();
     }
 
@@ -341,9 +335,7 @@ impl Members {
         MemberDetails {
             name: place.name.borrow().clone(),
             note: place.note.borrow().clone(),
-            read_errors: place.read_errors.get(),
-            write_errors: place.write_errors.get(),
-            repaired: place.repaired.get(),
+            errors: place.errors.get(),
             worn: place.worn.get(),
         }
     }
@@ -355,19 +347,34 @@ impl Members {
         Notes(notes.filter(|(_, note)| !note.is_empty()).collect())
     }
 
+    pub fn errors(&self, member: usize) -> ErrorCounts {
+        self.places[member].errors.get()
+    }
+
+    /// Continues to count from what earlier assemblies have counted.
+    pub fn set_errors(&self, member: usize, errors: ErrorCounts) {
+        self.places[member].errors.set(errors);
+    }
+
     pub fn count_read_error(&self, member: usize) {
-        let errors = &self.places[member].read_errors;
-        errors.set(errors.get() + 1);
+        self.add_errors(member, ErrorCounts { reads: 1, ..ErrorCounts::default() });
     }
 
     pub fn count_write_error(&self, member: usize) {
-        let errors = &self.places[member].write_errors;
-        errors.set(errors.get() + 1);
+        self.add_errors(member, ErrorCounts { writes: 1, ..ErrorCounts::default() });
     }
 
-    pub fn count_repaired(&self, member: usize) {
-        let repaired = &self.places[member].repaired;
-        repaired.set(repaired.get() + 1);
+    /// Counts a block that was repaired, which the drive had returned wrong, or could not read.
+    pub fn count_repaired(&self, member: usize, is_wrong: bool) {
+        self.add_errors(
+            member,
+            ErrorCounts { repaired: 1, wrong: is_wrong.into(), ..ErrorCounts::default() },
+        );
+    }
+
+    fn add_errors(&self, member: usize, more: ErrorCounts) {
+        let errors = &self.places[member].errors;
+        errors.set(errors.get() + more);
     }
 
     /// Zones of which the drive in a place has lost its part at runtime and not got it back.

@@ -77,6 +77,10 @@ impl Raid {
         let layout = superblock.layout();
         let zones = zone_records.records().len();
         assert!(zones == geometry.zones as usize, "records of {zones} zones, an array of {}", geometry.zones);
+        let members = Members::new(layout.members, layout.fewest_members());
+        for (member, of_superblock) in superblock.members.iter().enumerate() {
+            members.set_errors(member, of_superblock.errors);
+        }
         Rc::new(Raid {
             runtime: runtime.clone(),
             slots: Rc::default(),
@@ -86,7 +90,7 @@ impl Raid {
             checksums: superblock.has_checksums_in_metadata(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
-            members: Members::new(layout.members, layout.fewest_members()),
+            members,
             membership: Membership::new(superblock, sequence),
             zone_records,
             zones: ZoneSet::new(&geometry),

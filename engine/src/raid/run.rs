@@ -212,6 +212,7 @@ pub async fn keep_membership(raid: Rc<Raid>) {
                 superblock.event = event;
                 for (m, member) in superblock.members.iter_mut().enumerate() {
                     member.active = active & (1 << m) != 0;
+                    member.errors = raid.members.errors(m);
                 }
                 superblock.clone()
             });

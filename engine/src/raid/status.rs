@@ -2,7 +2,7 @@
 
 use crate::{
     device::{DriveId, Geometry},
-    format::superblock::Superblock,
+    format::superblock::{ErrorCounts, Superblock},
     raid::{
         error::{ArrayError, NoPart, Note},
         geometry::{Layout, Role, each},
@@ -37,15 +37,10 @@ pub struct MemberStatus {
     pub awaited: bool,
     /// Why the member is out, or another remark on it.
     pub note: Note,
-    /// Reads that failed on its drive.
-    pub read_errors: u64,
-    /// Errors of its drive that took the member out or made a part of a zone lost or not writable: mostly failed
-    /// writes.
-    pub write_errors: u64,
+    /// Errors of its drive since it became the member.
+    pub errors: ErrorCounts,
     /// Blocks that its drive could not read, and that have not been read, rebuilt or reset since.
     pub unreadable_blocks: u64,
-    /// Blocks of its drive that were repaired since the array was assembled.
-    pub repaired_blocks: u64,
     /// Zones on this member that have to be rebuilt.
     pub zones_to_rebuild: u32,
     /// The drive has read-only or offline zones that are not replaced by spare zones: without a free spare zone, their
@@ -96,6 +91,8 @@ pub struct ArrayStatus {
     pub host: [u8; 16],
     /// Whether the array starts automatically on that host.
     pub autostart: bool,
+    /// Blocks of a member that may be repaired before it is to be replaced; 0 if any number may.
+    pub error_limit: u32,
     /// By role.
     pub members: Vec<MemberStatus>,
     /// Blocks that cannot be read from their members, and have not been repaired.
@@ -382,10 +379,8 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
             awaited: false,
             drive: about.name,
             note: about.note,
-            read_errors: about.read_errors,
-            write_errors: about.write_errors,
+            errors: about.errors,
             unreadable_blocks: unreadable[m],
-            repaired_blocks: about.repaired,
             zones_to_rebuild,
             worn: about.worn,
             moved: raid.members.log(m).map(|log| log.moved()).unwrap_or_default(),
@@ -451,6 +446,7 @@ pub(crate) fn status(raid: &Raid) -> ArrayStatus {
         event: superblock.event,
         host: superblock.host.0,
         autostart: superblock.autostart,
+        error_limit: superblock.error_limit,
         members: members.collect(),
         lost_blocks: raid.zone_records.bad_blocks().blocks(),
         failed: raid.membership.has_failed(),

@@ -217,6 +217,16 @@ pub enum Verb {
         #[arg(value_enum)]
         starts: YesNo,
     },
+    /// Set how many blocks of a drive may be repaired before `status` asks for another drive
+    ///
+    /// Blocks are repaired that a drive could not read, or returned wrong. They are counted on the drives; a new drive
+    /// begins with none. The limit is 100 by default.
+    ErrorLimit {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// Number of blocks; 0 for no limit
+        blocks: u32,
+    },
     /// Destroy an array and make its drives blank
     ///
     /// The array must not run. The zones of its drives are reset, not overwritten: programs read zeros, but the

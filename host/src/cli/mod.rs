@@ -136,6 +136,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Fail { array, member } => repair::fail(output, &array, &member),
         Verb::Rename { array, new } => owner::rename(output, &array, &new),
         Verb::Adopt { array } => owner::adopt(output, &array),
+        Verb::ErrorLimit { array, blocks } => owner::error_limit(output, &array, blocks),
         Verb::Autostart { array, starts } => owner::autostart(output, &array, starts == YesNo::Yes),
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),

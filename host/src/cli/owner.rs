@@ -1,6 +1,6 @@
-//! `rename`, `adopt`, `autostart`, `destroy` and `wipe`: arrays as a whole, and single drives.
+//! `rename`, `adopt`, `autostart`, `error-limit`, `destroy` and `wipe`: arrays as a whole, and single drives.
 //!
-//! Name, host and autostart can be changed while the array does not run, also if a member is missing, which does not
+//! Name, host, autostart and error limit can be changed while the array does not run, also if a member is missing, which does not
 //! become stale. Commands that destroy data need `--yes`.
 
 use super::{daemon::ask, interrupt};
@@ -91,7 +91,19 @@ pub fn autostart(output: Output, name: &ArrayName, yes: bool) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Changes host or autostart of an array, by its daemon if it runs, or else in this process.
+pub fn error_limit(output: Output, name: &ArrayName, limit: u32) -> Result<u8> {
+    let owned = set(output, name, &Request::ErrorLimit { limit }, &Change::ErrorLimit(limit))?;
+    output.print(&owned, |owned| match owned.error_limit {
+        0 => format!("'{}' has no limit for the repaired blocks of a drive\n", owned.array),
+        limit => format!(
+            "a drive of '{}' is to be replaced when {limit} blocks of it were repaired\n",
+            owned.array
+        ),
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Changes host, autostart or error limit of an array, by its daemon if it runs, or else in this process.
 fn set(output: Output, name: &ArrayName, request: &Request, wanted: &Change) -> Result<OwnerReport> {
     match find_running(name)? {
         Some(mut client) => ask(output, &mut client, request),

@@ -124,7 +124,7 @@ fn status_text(status: &Status) -> String {
         }
     }
     text += "members:\n";
-    let heads = ["ROLE", "DRIVE", "STATE", "SIZE", "MODEL", "SERIAL", "READ", "WRITE", "NOTE"];
+    let heads = ["ROLE", "DRIVE", "STATE", "SIZE", "MODEL", "SERIAL", "READ", "WRITE", "REPAIRED", "NOTE"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     rows.extend(status.members.iter().map(|member| {
         let drive = if member.drive.is_empty() { "-".to_string() } else { member.drive.clone() };
@@ -146,6 +146,7 @@ fn status_text(status: &Status) -> String {
             or_dash(member.serial.clone()),
             member.read_errors.to_string(),
             member.write_errors.to_string(),
+            show(member.repaired_bytes),
             note,
         ]
     }));

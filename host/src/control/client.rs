@@ -236,7 +236,7 @@ impl Client {
         let patience = match request {
             Request::About | Request::Status | Request::Traffic => Some(PATIENCE),
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
-            Request::Adopt | Request::Autostart { .. } => None,
+            Request::Adopt | Request::Autostart { .. } | Request::ErrorLimit { .. } => None,
             Request::SetVolume(_) | Request::Qos { .. } => None,
             Request::CreateNamespace(_) => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,

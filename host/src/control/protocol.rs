@@ -64,6 +64,8 @@ pub enum Request {
     Adopt,
     /// Sets whether the array starts automatically on its host: [`crate::report::OwnerReport`].
     Autostart { yes: bool },
+    /// Sets the error limit: [`crate::report::OwnerReport`].
+    ErrorLimit { limit: u32 },
     /// Changes the volume: [`crate::report::VolumeSet`].
     SetVolume(VolumeChange),
     /// Adds a namespace with its block device: [`crate::report::Division`].

@@ -118,6 +118,9 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
         Request::Autostart { yes } => {
             serde_json::to_value(change(&daemon.array, &Change::Autostart(yes)).await?)?
         }
+        Request::ErrorLimit { limit } => {
+            serde_json::to_value(change(&daemon.array, &Change::ErrorLimit(limit)).await?)?
+        }
         Request::SetVolume(change) => serde_json::to_value(set_volume(daemon, change).await?)?,
         Request::CreateNamespace(wanted) => {
             serde_json::to_value(namespaces::create_namespace(daemon, &wanted).await?)?

@@ -129,6 +129,7 @@ impl Status {
                 write_errors: 0,
                 unreadable_bytes: 0,
                 repaired_bytes: 0,
+                wrong_bytes: 0,
                 zones_to_rebuild: 0,
                 moved_zones: 0,
                 spare_zones: 0,

@@ -139,6 +139,15 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
             let lost = show(bytes(array.lost_blocks));
             format!("every member is in sync, but {lost} could not be rebuilt, and may be unreadable")
         }
+        Some(Cause::ErrorsExceeded) => {
+            let of = |role: &usize| {
+                let repaired = array.members[*role].errors.repaired;
+                format!("{repaired} blocks of member {role} had to be repaired")
+            };
+            let what = in_a_row(&health.exceeded.iter().map(of).collect::<Vec<_>>());
+            let limit = array.error_limit;
+            format!("every member is in sync, but {what}, and the limit is {limit}")
+        }
         None => format!("every member is in sync; any {} of them may be lost", number(array.parities)),
     }
 }

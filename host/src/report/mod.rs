@@ -261,9 +261,12 @@ pub struct StatusMember {
     /// Blocks of the member that its drive could not read and that have not been read, rewritten by a rebuild or reset
     /// since.
     pub unreadable_bytes: u64,
-    /// Blocks of its drive that were repaired since the start.
+    /// Blocks of its drive that were repaired.
     #[serde(default)]
     pub repaired_bytes: u64,
+    /// Those of them that it had returned wrong, without an error.
+    #[serde(default)]
+    pub wrong_bytes: u64,
     pub zones_to_rebuild: u32,
     /// Worn zones that have been replaced by spare zones.
     pub moved_zones: u32,
@@ -352,10 +355,11 @@ impl Status {
             serial: ModelAndSerial::kept(&member.drive_id).serial,
             size_bytes: Some(member.drive_id.size_bytes),
             state: member_state(member).into(),
-            read_errors: member.read_errors,
-            write_errors: member.write_errors,
+            read_errors: member.errors.reads.into(),
+            write_errors: member.errors.writes.into(),
             unreadable_bytes: bytes(member.unreadable_blocks),
-            repaired_bytes: bytes(member.repaired_blocks),
+            repaired_bytes: bytes(member.errors.repaired.into()),
+            wrong_bytes: bytes(member.errors.wrong.into()),
             zones_to_rebuild: member.zones_to_rebuild,
             moved_zones: member.moved.len() as u32,
             spare_zones: member.spare_zones,
@@ -493,6 +497,9 @@ pub struct OwnerReport {
     pub host: Owner,
     pub host_id: Option<String>,
     pub autostart: bool,
+    /// Repaired blocks of a drive from which on it is to be replaced; 0 for no limit.
+    #[serde(default)]
+    pub error_limit: u32,
 }
 
 impl OwnerReport {
@@ -503,6 +510,7 @@ impl OwnerReport {
             host: Owner::of(&array.host),
             host_id: host_id(&array.host),
             autostart: array.autostart,
+            error_limit: array.error_limit,
         }
     }
 }

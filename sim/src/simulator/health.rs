@@ -62,7 +62,12 @@ pub(super) fn claim(
     absent: Vec<usize>,
     suspects: &[usize],
 ) -> Result<Option<Claim>, Failure> {
-    let Some(health) = health(world).filter(|_| world.members.len() > 1) else { return Ok(None) };
+    let Some(status) = array_status(world).filter(|_| world.members.len() > 1) else { return Ok(None) };
+    let accused = status.members.iter().position(|member| member.errors.wrong > 0);
+    if let Some(member) = accused.filter(|_| world.scenario.misfortune.silent == 0) {
+        return Err(Failure(format!("member {member} has returned wrong blocks according to the status")));
+    }
+    let health = Health::of(&status);
     let whole = health.may_be_lost == world.scenario.parities && health.unreadable_zones.is_empty();
     if health.condition == Condition::Healthy && !whole {
         return Err(Failure(format!("the status says that the array is healthy: {health:?}")));

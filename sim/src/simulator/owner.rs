@@ -20,6 +20,7 @@ fn changed(said: &SubjectIdentity, change: &Change) -> SubjectIdentity {
         Change::Name(name) => said.name.clone_from(name),
         Change::Host(host) => said.host = *host,
         Change::Autostart(autostart) => said.autostart = *autostart,
+        Change::ErrorLimit(_) => {}
     }
     said
 }

@@ -113,6 +113,10 @@ impl BlockChecksums for ChecksumDevice {
         })
     }
 
+    fn wrong_reads(&self) -> u64 {
+        self.0.wrong_reads.get()
+    }
+
     fn set_epochs(&self, epochs: ZoneEpochs) {
         self.0.epochs.replace(Some(epochs));
     }

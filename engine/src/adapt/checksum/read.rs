@@ -175,6 +175,7 @@ fn end_load(inner: &ChecksumInner, zone: ZoneIndex, at: u64, done: Done) -> Resu
         inner.cache.borrow_mut().put((zone.0, first), done.data.clone());
         return Ok(Some(done.data));
     }
+    inner.wrong_reads.set(inner.wrong_reads.get() + 1);
     Err(Status::UnrecoveredReadError.into())
 }
 
@@ -261,6 +262,7 @@ fn compare(
             SumSource::OnDrive => return None,
         };
         if !is_right {
+            inner.wrong_reads.set(inner.wrong_reads.get() + 1);
             return Some(wrong);
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     ops::Range,
     rc::Rc,
@@ -233,6 +233,8 @@ pub struct ChecksumInner {
     /// Checksum blocks that are being read.
     pub loading: RefCell<BTreeMap<(u32, u64), Rc<Gate>>>,
     pub cache: RefCell<SumCache>,
+    /// Reads that have returned a wrong block or met a wrong checksum block.
+    pub wrong_reads: Cell<u64>,
     pub idle: RefCell<Vec<Rc<SumReader>>>,
 }
 
@@ -258,6 +260,7 @@ impl ChecksumInner {
             sealing: RefCell::default(),
             loading: RefCell::default(),
             cache: RefCell::new(SumCache::new(shape, geometry.zones, usage.cached_blocks)),
+            wrong_reads: Cell::default(),
             idle: RefCell::default(),
             geometry,
         }

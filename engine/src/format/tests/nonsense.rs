@@ -38,7 +38,7 @@ fn superblock_rejects_invalid_stage_size_and_text_fields() {
     let read = |at: usize, value: &[u8]| superblock_with(at, value).unwrap();
     // Offsets in the tables of docs/FORMAT.md: in the superblock head, and in the second member.
     let (host, autostart, stage) = (176, 192, 196);
-    let (size, model, serial) = (232 + 112 + 40, 232 + 112 + 48, 232 + 112 + 88);
+    let (size, model, serial) = (240 + 112 + 40, 240 + 112 + 48, 240 + 112 + 88);
     assert_eq!(read(host, &[0xff; 16]).host, Uuid([0xff; 16]));
     assert!(!read(autostart, &[0]).autostart);
     for (value, known) in [(1, Stage::Making), (2, Stage::Whole), (3, Stage::Ending)] {

@@ -10,7 +10,7 @@
 //! that checkpoints leave is for repaired blocks. The next scrub tries it again.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::BLOCK,
     raid::{
         durable,
         error::RebuildStop,
@@ -19,10 +19,7 @@ use crate::{
         maintain::fill,
         parts::Raid,
         seat::Seat,
-        zone::{
-            checksum::{self, Expected},
-            exclusion, read, relocated, stripe,
-        },
+        zone::{checksum, exclusion, read, relocated, stripe},
     },
     runtime::give_way,
     zone::{ZoneIndex, ZoneState},
@@ -99,13 +96,22 @@ async fn try_repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) ->
         let goes_on = raid.zones.running(zone).is_some_and(|running| !running.flow.borrow().is_over());
         return if goes_on { RepairOutcome::Later } else { RepairOutcome::Failed };
     }
-    let read = checksum::read(raid, member, zone, at, Expected::Row, Buf::zeroed(BLOCK)).await;
+    let (read, is_wrong) = checksum::read_block(raid, member, zone, at).await;
     stripe::note_read_of(raid, zone, member, at..at + 1, read.result);
-    if read.result.is_ok() { RepairOutcome::Done } else { repair(raid, zone, member, at).await }
+    match read.result.is_ok() {
+        true => RepairOutcome::Done,
+        false => repair(raid, zone, member, at, is_wrong).await,
+    }
 }
 
-/// Repairs a block of a member's part of a zone, which the caller holds.
-pub async fn repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) -> RepairOutcome {
+/// Repairs a block of a member's part of a zone, which the caller holds. `is_wrong` if the drive returned another block.
+pub async fn repair(
+    raid: &Rc<Raid>,
+    zone: ZoneIndex,
+    member: usize,
+    at: u64,
+    is_wrong: bool,
+) -> RepairOutcome {
     let seat = raid.members.seat(member);
     if !holds_part(raid, zone, seat) || raid.has_failed(zone) || at >= final_blocks(raid, zone, member) {
         return RepairOutcome::Failed;
@@ -133,7 +139,11 @@ pub async fn repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) ->
         return RepairOutcome::Failed;
     }
     raid.zone_records.unreadable.remove(zone.0, member, at..at + 1);
-    raid.members.count_repaired(member);
+    raid.members.count_repaired(member, is_wrong);
+    // Each change of the membership logs the counts, and also their doubling.
+    if raid.members.errors(member).repaired.is_power_of_two() {
+        raid.membership.announce();
+    }
     raid.events.note(Event::Repaired { member, zone: zone.0, at });
     RepairOutcome::Done
 }

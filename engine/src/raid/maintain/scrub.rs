@@ -42,8 +42,7 @@ pub async fn scrub_zone(
             scrub.is_whole = is_unchanging(raid, zone, epoch) && at == end;
             break;
         }
-        let to = end.min((at / raid.layout.chunk_blocks + 1) * raid.layout.chunk_blocks);
-        let to = to.min(at + part::batch_blocks(raid));
+        let to = end.min(batch_end(raid, zone, at));
         let bytes = match verify(raid, zone, at..to, &mut scrub.findings).await {
             Ok(bytes) => bytes,
             // The parts have changed meanwhile.
@@ -74,6 +73,21 @@ pub async fn scrub_zone(
     Ok(scrub)
 }
 
+/// End of the blocks that are verified at once, from block `at` of the parts of a zone on: as many rows as one read of
+/// each drive covers, so that disks do not seek for each row. A single row if blocks of more rows are read one by one.
+fn batch_end(raid: &Raid, zone: ZoneIndex, at: u64) -> u64 {
+    let (chunk, most) = (raid.layout.chunk_blocks, part::batch_blocks(raid));
+    let (row, rows) = ((at / chunk + 1) * chunk, (at + most) / chunk * chunk);
+    let is_plain = |member: usize| {
+        !relocated::is_any_relocated(raid, zone, member, at..rows)
+            && !raid.zone_records.has_bad_block(zone, member, at..rows)
+    };
+    match rows > row && each(raid.live(zone)).all(is_plain) {
+        true => rows,
+        false => row.min(at + most),
+    }
+}
+
 /// Whether a zone is full or empty, in this epoch, and so many members hold their parts that it can be verified.
 fn is_unchanging(raid: &Raid, zone: ZoneIndex, epoch: u64) -> bool {
     let is_idle = raid.zones.running(zone).is_none() && !raid.zones.is_offline(zone);
@@ -101,7 +115,7 @@ fn final_blocks(raid: &Raid, zone: ZoneIndex) -> u64 {
     }
 }
 
-/// Reads blocks of one row from all members that hold their parts of a zone, and adds wrong ones to `findings`.
+/// Reads blocks from all members that hold their parts of a zone, and adds wrong ones to `findings`.
 /// Returns the bytes that were read.
 async fn verify(
     raid: &Rc<Raid>,
@@ -158,10 +172,19 @@ async fn verify(
     }
     findings.append(&mut bad);
     runtime::work(count as u32 * COPY);
-    let row = blocks.start / layout.chunk_blocks;
-    if !is_consistent(layout, row, &parts, 0..count as usize * BLOCK, None) {
-        for at in blocks.clone() {
-            let bytes = (at - blocks.start) as usize * BLOCK..(at + 1 - blocks.start) as usize * BLOCK;
+    let bytes_of = |part: &Range<u64>| {
+        (part.start - blocks.start) as usize * BLOCK..(part.end - blocks.start) as usize * BLOCK
+    };
+    let mut next = blocks.start;
+    while next < blocks.end {
+        let row = next / layout.chunk_blocks;
+        let of_row = next..blocks.end.min((row + 1) * layout.chunk_blocks);
+        next = of_row.end;
+        if is_consistent(layout, row, &parts, bytes_of(&of_row), None) {
+            continue;
+        }
+        for at in of_row {
+            let bytes = bytes_of(&(at..at + 1));
             if is_consistent(layout, row, &parts, bytes.clone(), None) {
                 continue;
             }
@@ -171,7 +194,7 @@ async fn verify(
                 false => wrong_member(layout, row, &parts, bytes),
             };
             if let Some(member) = member {
-                repair::repair(raid, zone, member, at).await;
+                repair::repair(raid, zone, member, at, true).await;
             }
             let kind = match member {
                 Some(_) => ScrubFindingKind::Wrong,
@@ -197,16 +220,12 @@ async fn read_block(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> Res
     if let Some(found) = relocated::get(raid, zone, member, at) {
         return Ok(found);
     }
-    let done = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
-    let kind = match done.result {
-        Ok(()) => ScrubFindingKind::Wrong,
-        Err(_) => ScrubFindingKind::Unreadable,
-    };
     let seat = raid.members.seat(member);
-    let done = checksum::checked(raid, member, zone, at, Expected::Row, done);
-    stripe::note_read_of(raid, zone, member, at..at + 1, done.result);
-    if let Err(error) = done.result {
+    let (read, is_wrong) = checksum::read_block(raid, member, zone, at).await;
+    stripe::note_read_of(raid, zone, member, at..at + 1, read.result);
+    if let Err(error) = read.result {
         stripe::read_failed(raid, zone, seat, error);
+        return Err(if is_wrong { ScrubFindingKind::Wrong } else { ScrubFindingKind::Unreadable });
     }
-    done.result.map(|()| done.data).map_err(|_| kind)
+    Ok(read.data)
 }

@@ -25,6 +25,15 @@ pub async fn read(
     checked(raid, member, zone, at, expected, done)
 }
 
+/// Reads one block below the tail, and verifies it; also whether the drive has returned another block, if that fails.
+pub async fn read_block(raid: &Raid, member: usize, zone: ZoneIndex, at: u64) -> (Done, bool) {
+    let wrong_reads = || raid.members.log(member).map(|log| log.device.wrong_reads());
+    let before = wrong_reads();
+    let done = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;
+    let is_wrong = done.result.is_ok() || wrong_reads() != before;
+    (checked(raid, member, zone, at, Expected::Row, done), is_wrong)
+}
+
 /// The completion of a [`io::read`] from block `at` of a member's part of `zone`, with the error of [`check`] if it
 /// succeeded and the blocks do not match their checksums; without the out-of-band metadata.
 pub fn checked(
