@@ -96,6 +96,11 @@ async fn try_repair(raid: &Rc<Raid>, zone: ZoneIndex, member: usize, at: u64) ->
         let goes_on = raid.zones.running(zone).is_some_and(|running| !running.flow.borrow().is_over());
         return if goes_on { RepairOutcome::Later } else { RepairOutcome::Failed };
     }
+    // It may have become unreadable before the zone was finished.
+    if stripe::is_behind_end(raid, zone, member, at) {
+        raid.zone_records.unreadable.remove(zone.0, member, at..at + 1);
+        return RepairOutcome::Done;
+    }
     let (read, is_wrong) = checksum::read_block(raid, member, zone, at).await;
     stripe::note_read_of(raid, zone, member, at..at + 1, read.result);
     match read.result.is_ok() {

@@ -28,7 +28,7 @@ use crate::{
         },
     },
     runtime::{self, COPY},
-    zone::ZoneIndex,
+    zone::{ZoneIndex, ZoneState},
 };
 use std::{collections::BTreeMap, ops::Range};
 
@@ -87,11 +87,28 @@ pub fn note_read_of(
     match result {
         Ok(()) => raid.zone_records.unreadable.remove(zone.0, member, blocks),
         Err(error) if is_unreadable(error) && raid.members.is_active(member) => {
-            let is_lacking = |at: &u64| !relocated::is_relocated(raid, zone, member, *at);
+            let is_lacking = |at: &u64| {
+                !relocated::is_relocated(raid, zone, member, *at) && !is_behind_end(raid, zone, member, *at)
+            };
             raid.zone_records.unreadable.add(zone.0, member, blocks.filter(is_lacking));
         }
         Err(_) => {}
     }
+}
+
+/// Whether a block of a member's part of a full zone was never written, since the zone was finished in the middle of its
+/// stripe.
+pub fn is_behind_end(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> bool {
+    if raid.zones.running(zone).is_some() || raid.zones.state(zone) != ZoneState::Full {
+        return false;
+    }
+    let (layout, row) = (&raid.layout, at / raid.layout.chunk_blocks);
+    let in_stripe = raid.finished_tail(zone).saturating_sub(row * layout.stripe_blocks());
+    let from_here = match layout.role(member, row) {
+        Role::Data(index) => in_stripe.saturating_sub(index * layout.chunk_blocks),
+        Role::Parity(_) => in_stripe,
+    };
+    at % layout.chunk_blocks >= from_here
 }
 
 /// The first block of `piece` in a member's part of a zone: it is in the row of its stripe.
