@@ -137,8 +137,9 @@ fn end_damaged<M: LayerModel>(world: &mut LayerWorld<M>, rng: &mut Rng) -> Resul
     for _ in 0..rng.below(MOST_MORE) {
         step::event(world, true)?;
     }
-    M::end_at_rest(world)?;
-    if let Some(flipped) = flip(&world.command_queue, &world.bays, rng) {
+    if M::end_at_rest(world)?
+        && let Some(flipped) = flip(&world.command_queue, &world.bays, rng)
+    {
         world.trace.note(|| flipped.clone());
         world.counts.flips += 1;
         let judged = recover(world, 0).and_then(|()| M::judge(world));

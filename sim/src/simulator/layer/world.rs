@@ -192,11 +192,11 @@ pub trait LayerModel: Sized + 'static {
     /// The broken promise.
     fn judge(world: &mut LayerWorld<Self>) -> Result<(), Failure>;
 
-    /// Ends a process that has nothing outstanding.
+    /// Ends a process that has nothing outstanding; `false` if some of it may not be durable.
     ///
     /// # Errors
     /// The broken promise.
-    fn end_at_rest(world: &mut LayerWorld<Self>) -> Result<(), Failure>;
+    fn end_at_rest(world: &mut LayerWorld<Self>) -> Result<bool, Failure>;
 
     /// The model for a copy of the world, in which nothing runs.
     fn copy(&self) -> Self;

@@ -136,9 +136,11 @@ impl LayerModel for NamespaceModel {
         lifecycle::judge(world)
     }
 
-    fn end_at_rest(world: &mut NamespaceWorld) -> Result<(), Failure> {
+    fn end_at_rest(world: &mut NamespaceWorld) -> Result<bool, Failure> {
         step::drain(world)?;
-        cut_power(world)
+        cut_power(world)?;
+        // Behind a volatile cache, blocks that no flush has made durable need no parity.
+        Ok(!world.life.drive.volatile_cache)
     }
 
     fn copy(&self) -> NamespaceModel {

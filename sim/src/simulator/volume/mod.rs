@@ -134,14 +134,14 @@ impl LayerModel for VolumeModel {
         lifecycle::judge(world)
     }
 
-    fn end_at_rest(world: &mut VolumeWorld) -> Result<(), Failure> {
+    fn end_at_rest(world: &mut VolumeWorld) -> Result<bool, Failure> {
         for _ in 0..QUIET_EVENTS {
             if !step::event(world, false)? {
                 break;
             }
         }
         kill(world);
-        Ok(())
+        Ok(true)
     }
 
     fn copy(&self) -> VolumeModel {
