@@ -463,6 +463,31 @@ impl CombinedOperation {
     }
 }
 
+/// Runs futures at the same time; returns their results in order when all have ended.
+pub async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    std::future::poll_fn(|context| {
+        for (future, result) in pending.iter_mut().filter(|(_, result)| result.is_none()) {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                *result = Some(output);
+            }
+        }
+        if pending.iter().all(|(_, result)| result.is_some()) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    pending.into_iter().filter_map(|(_, result)| result).collect()
+}
+
+/// Runs futures at the same time until the first has ended, and drops the others.
+pub async fn first_of<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
+    let mut pending: Vec<_> = futures.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        let ended = pending.iter_mut().any(|future| future.as_mut().poll(context).is_ready());
+        if ended { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -796,3 +796,24 @@ fn worn_zones_are_rebuilt_in_spares_during_use() {
     }
     server.end(rustix::process::Signal::TERM);
 }
+
+/// Twenty-four disks of 1 TB: the volume has two shards, and data in both survives the death of the daemon.
+#[test]
+fn volume_above_16_tib_is_served_and_recovered() {
+    let place = Place::new();
+    place.run(&["emulate", "create", "drives", "--model", "smr", "--count", "24"]).ok();
+    place.create("tank", "drives", 24).ok();
+    assert!(place.run(&["volume", "create", "drives"]).ok().text().contains("a volume of 18.0 TiB"));
+    let server = Server::of(&place, &[]);
+    let size = place.json(&["status", "drives"])["volume"]["size_bytes"].as_u64().unwrap();
+    // In the last blocks of the first extent and the first ones of the second, and at the end of the volume.
+    let places = [0, (1 << 30) - (1 << 20), 17 << 40, size - (2 << 20)];
+    let data = Random(41).bytes(2 << 20);
+    let mut client = Client::ready(&place, false);
+    assert!(places.iter().all(|at| client.write(*at, &data, true) == 0));
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    assert!(places.iter().all(|at| client.read(*at, 2 << 20) == Ok(data.clone())));
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+}

@@ -27,6 +27,7 @@ pub fn over(
     blocks: u64,
 ) -> Result<Rc<dyn ZonedDevice>> {
     let made = Volume::create(
+        runtime,
         device.clone(),
         VolumeCreateOptions { uuid: [1; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
     );

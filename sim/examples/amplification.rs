@@ -57,9 +57,10 @@ fn write_all(runtime: &Runtime, volume: &Volume, places: Vec<u64>) {
 fn measure(behaviour: VolumeOptions, percent: u64, skewed: bool) -> Result<(f64, f64), VolumeError> {
     let (runtime, drive) = (Runtime::new(), EmulatedDrive::in_memory(&geometry()));
     let nothing = || VolumeError::Device(DeviceError::Timeout);
-    let usable = engine::volume::Plan::of(&geometry(), None)?.usable;
+    let usable = engine::volume::VolumePlan::of(&geometry(), None, None)?.usable;
     let blocks = usable * percent / 100;
     let made = Volume::create(
+        &runtime,
         Rc::new(drive.clone()),
         VolumeCreateOptions { uuid: [1; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
     );

@@ -109,7 +109,7 @@ fn with_volume(members: &Members) -> Vec<u8> {
     let runtime = Runtime::new();
     let array = members.assembled(&runtime, &[]);
     let made = volume::VolumeCreateOptions { uuid: [7; 16], blocks: Some(900), ..Default::default() };
-    run(&runtime, Volume::create(array.clone(), made)).unwrap();
+    run(&runtime, Volume::create(&Runtime::new(), array.clone(), made)).unwrap();
     let mut all = Vec::new();
     run(&runtime, async {
         let volume = Volume::open(&runtime, array.clone(), VolumeOptions::default()).await.unwrap();
@@ -205,7 +205,7 @@ fn raid6_volume_survives_flipped_bits_on_two_members() {
 fn single() -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());
     let options = volume::VolumeCreateOptions { uuid: [7; 16], blocks: Some(600), ..Default::default() };
-    run(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
+    run(&Runtime::new(), Volume::create(&Runtime::new(), Rc::new(drive.clone()), options)).unwrap();
     let (runtime, volume) = open(&drive, false).unwrap();
     (drive, runtime, volume)
 }
@@ -275,8 +275,9 @@ fn volume_open_names_damaged_newest_root_only() {
     }
     let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
     assert_eq!(run(&Runtime::new(), Volume::is_on(device.clone())), Ok(Presence::Yes));
-    let again = Volume::create(device, volume::VolumeCreateOptions::default());
-    assert_eq!(run(&Runtime::new(), again).err(), Some(VolumeError::RootDamaged { zone: 0, block: 0 }));
+    let runtime = Runtime::new();
+    let again = Volume::create(&runtime, device, volume::VolumeCreateOptions::default());
+    assert_eq!(run(&runtime, again).err(), Some(VolumeError::RootDamaged { zone: 0, block: 0 }));
     strike(&drive, Fault::Corrupt { lba, bit: 77 });
     let (runtime, volume) = open(&drive, false).unwrap();
     run(&runtime, volume.write(3, &block(3), true)).unwrap();

@@ -26,7 +26,7 @@ fn open(drive: &EmulatedDrive) -> (Runtime, Volume) {
 fn made(blocks: Option<u64>) -> (EmulatedDrive, Runtime, Volume) {
     let drive = EmulatedDrive::in_memory(&geometry());
     let options = VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() };
-    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
+    wait(&Runtime::new(), Volume::create(&Runtime::new(), Rc::new(drive.clone()), options)).unwrap();
     let (runtime, volume) = open(&drive);
     (drive, runtime, volume)
 }

@@ -36,6 +36,7 @@ mod regressions_log;
 mod repair;
 mod revived;
 mod sequencer;
+mod shards;
 mod simulator;
 mod spare_zones;
 mod stale;

@@ -444,7 +444,7 @@ fn volume_starts_whose_head_can_only_be_read() {
     let drive = EmulatedDrive::in_memory(&crate::support::volume::geometry());
     let device = || Rc::new(drive.clone()) as Rc<dyn ZonedDevice>;
     let made = VolumeCreateOptions { uuid: [1; 16], ..VolumeCreateOptions::default() };
-    run(&Runtime::new(), Volume::create(device(), made)).unwrap();
+    run(&Runtime::new(), Volume::create(&Runtime::new(), device(), made)).unwrap();
     let block = |byte: u8| Buf::copy_of(&[byte; BLOCK]);
     for life in 0..4u8 {
         let runtime = Runtime::new();
@@ -472,7 +472,7 @@ fn volume_on_array_starts_from_read_only_head() {
         let created = CreateOptions { parities: 1, policy: Some(policy), ..options(CHUNK) };
         let array = run(&runtime, Array::create(&runtime, created, drives.clone())).unwrap();
         let made = VolumeCreateOptions { uuid: [1; 16], ..VolumeCreateOptions::default() };
-        run(&runtime, Volume::create(Rc::new(array), made)).unwrap();
+        run(&runtime, Volume::create(&Runtime::new(), Rc::new(array), made)).unwrap();
         runtime.clear();
         let block = |byte: u8| Buf::copy_of(&[byte; BLOCK]);
         for life in 0..4u8 {

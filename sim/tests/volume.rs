@@ -10,7 +10,7 @@ use engine::{
     evidence::Presence,
     raid::policy::Policy,
     runtime::{COPY, MOST_WORK, Runtime, SLICE},
-    volume::{Codec, Plan, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
+    volume::{Codec, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use sim::simulator::{
@@ -89,6 +89,7 @@ fn made_on(geometry: &Geometry, blocks: Option<u64>) -> (EmulatedDrive, Runtime,
     wait(
         &Runtime::new(),
         Volume::create(
+            &Runtime::new(),
             Rc::new(drive.clone()),
             VolumeCreateOptions { uuid: *b"sixteen bytes...", blocks, ..VolumeCreateOptions::default() },
         ),
@@ -112,6 +113,7 @@ fn volume_presence_follows_its_head_zones() {
         wait(
             &runtime,
             Volume::create(
+                &Runtime::new(),
                 device.clone(),
                 VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() },
             ),
@@ -329,6 +331,7 @@ fn volume_open_refuses_blank_and_create_refuses_volume() {
     let again = wait(
         &runtime,
         Volume::create(
+            &Runtime::new(),
             Rc::new(used),
             VolumeCreateOptions { uuid: [1; 16], ..VolumeCreateOptions::default() },
         ),
@@ -445,7 +448,7 @@ fn volume_create_repeats_interrupted_creation() {
     let create = |drive: &EmulatedDrive| {
         let options =
             VolumeCreateOptions { uuid: [1; 16], blocks: Some(3000), ..VolumeCreateOptions::default() };
-        wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options))
+        wait(&Runtime::new(), Volume::create(&Runtime::new(), Rc::new(drive.clone()), options))
     };
     let whole = EmulatedDrive::in_memory(&large);
     create(&whole).unwrap();
@@ -696,7 +699,7 @@ fn volume_unreadable_group_needs_give_up_to_open() {
         // The loss is final.
         let (runtime, volume) = open(&drive);
         (0..19).for_each(|at| assert_eq!(read(&runtime, &volume, at), expected(at)));
-        assert_eq!((read(&runtime, &volume, 19), volume.given_up()), (99, &[][..]));
+        assert_eq!((read(&runtime, &volume, 19), volume.given_up()), (99, Vec::new()));
         wait(&runtime, volume.audit()).unwrap();
         runtime.clear();
     }
@@ -824,7 +827,7 @@ fn volume_partly_overwritten_units_keep_remaining_blocks() {
         unit: Unit::MOST,
         ..VolumeCreateOptions::default()
     };
-    wait(&Runtime::new(), Volume::create(Rc::new(drive.clone()), options)).unwrap();
+    wait(&Runtime::new(), Volume::create(&Runtime::new(), Rc::new(drive.clone()), options)).unwrap();
     let (mut runtime, mut volume) = open(&drive);
     let blocks = volume.blocks();
     assert_eq!((volume.status().unit, blocks), (Unit::MOST, volume.status().usable));
@@ -1045,6 +1048,7 @@ fn volume_concurrent_flushes_all_fail_after_loss() {
     wait(
         &runtime,
         Volume::create(
+            &Runtime::new(),
             device.clone(),
             VolumeCreateOptions { uuid: *b"sixteen bytes...", ..VolumeCreateOptions::default() },
         ),
@@ -1084,7 +1088,7 @@ fn volume_without_room_takes_discards() {
     }
     wait(&runtime, volume.stop()).unwrap();
     runtime.clear();
-    let share = Plan::of(&geometry(), Some(5000)).unwrap().map_share as usize;
+    let share = VolumePlan::of(&geometry(), Some(5000), None).unwrap().map_share as usize;
     let kept = share - zones_of(&drive, b"zvs1").len();
     let is_empty = |zone: &ZoneIndex| drive.ssd().borrow().zones().info(*zone).state == ZoneState::Empty;
     let empty: Vec<_> = (2..geometry().zones).map(ZoneIndex).filter(is_empty).collect();

@@ -13,8 +13,8 @@ use engine::{
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     volume::{
-        Codec, CompressionJob, CompressionWorkers, PendingJob, PieceEncoder, Plan, Unit, Volume,
-        VolumeCreateOptions, VolumeError, VolumeOptions,
+        Codec, CompressionJob, CompressionWorkers, PendingJob, PieceEncoder, Unit, Volume,
+        VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan,
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -58,6 +58,7 @@ impl Scene {
         let drive = rig.drive(&geometry());
         let runtime = Runtime::new();
         let created = Volume::create(
+            &runtime,
             drive.device.clone(),
             VolumeCreateOptions { uuid: [3; 16], blocks: Some(blocks), ..VolumeCreateOptions::default() },
         );
@@ -421,7 +422,7 @@ fn volume_cold_map_pages_never_pin_map_zones() {
     let blocks = (HOT + COLD) * PAGE;
     let mut scene = Scene::of(blocks);
     scene.restart_as(VolumeOptions { map_pages: Some(200), ..VolumeOptions::default() }).unwrap();
-    let share = Plan::of(&geometry(), Some(blocks)).unwrap().map_share as usize;
+    let share = VolumePlan::of(&geometry(), Some(blocks), None).unwrap().map_share as usize;
     for cold in HOT..HOT + COLD {
         (0..HOT).chain([cold]).for_each(|page| scene.write(page * PAGE, 1));
         scene.stop();
@@ -480,6 +481,7 @@ fn volume_zone_begins_after_predecessor_is_durable() {
     });
     let pages = CAPACITY + 10;
     let created = Volume::create(
+        &runtime,
         witness.clone(),
         VolumeCreateOptions { uuid: [3; 16], blocks: Some(pages * PAGE), ..VolumeCreateOptions::default() },
     );

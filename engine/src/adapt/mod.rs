@@ -6,5 +6,6 @@ pub mod append;
 pub mod checksum;
 pub mod mirror;
 pub mod overlay;
+pub mod range;
 pub mod sequence;
 pub mod spare;

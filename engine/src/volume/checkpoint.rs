@@ -154,7 +154,7 @@ async fn lay_ahead(core: &VolumeCore) -> Result<Vec<PlacedPage>, DeviceError> {
     Ok(laid)
 }
 
-/// Stops all writing for lack of a map zone, which cannot happen: [`super::space::Plan::map_share`] zones are set
+/// Stops all writing for lack of a map zone, which cannot happen: [`super::space::ShardPlan::map_share`] zones are set
 /// aside.
 fn no_map_zone(core: &VolumeCore) -> DeviceError {
     let error = DeviceError::from(Status::CapacityExceeded);

@@ -783,6 +783,7 @@ impl VolumeCore {
             codec: state.codec,
             unit: state.unit,
             zones: plan.zones,
+            shards: 1,
             free_zones: state.space.free_zones(),
             writing: state.space.writing().collect(),
             unreadable_zones: state.space.unreadable().count() as u32,

@@ -71,16 +71,26 @@ pub enum VolumeError {
         from = *.page as u64 * FANOUT
     )]
     PageUnreadable { page: u32, error: DeviceError },
+    #[error("part {shard} of the volume, with zones {first_zone} and following of the device: {error}")]
+    InShard { shard: usize, first_zone: u32, error: Box<VolumeError> },
+}
+
+impl VolumeError {
+    /// The error itself, without the part of the volume that it concerns.
+    pub fn itself(&self) -> &VolumeError {
+        match self {
+            VolumeError::InShard { error, .. } => error,
+            error => error,
+        }
+    }
 }
 
 /// Why a device cannot carry a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoVolume {
-    #[error("devices of more than 16 TiB are not supported for volumes")]
-    DeviceTooLarge,
     #[error("zones of more than 127 GiB are not supported for volumes")]
     ZonesTooLarge,
-    #[error("a volume cannot have {blocks} blocks of 4 KiB: 1 to {most}", most = u32::MAX)]
+    #[error("a volume on this device cannot have {blocks} blocks of 4 KiB")]
     Size { blocks: u64 },
     #[error("a volume needs {least} active zones, and the device has {active}")]
     FewActive { active: u32, least: u32 },

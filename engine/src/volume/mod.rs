@@ -19,6 +19,7 @@ mod piece;
 mod recover;
 mod request;
 mod scan;
+mod shards;
 mod space;
 mod status;
 mod stream;
@@ -31,24 +32,31 @@ pub use self::{
     format::SectorSize,
     options::{VolumeCreateOptions, VolumeOptions},
     piece::{Codec, CompressionJob, CompressionWorkers, Level, PendingJob, PieceEncoder},
-    space::{Plan, pages_in},
+    shards::VolumePlan,
+    space::pages_in,
     status::{VolumeStatus, WrittenBlocks},
     victim::Choice,
 };
 
-use self::core::VolumeCore;
+use self::{core::VolumeCore, shards::ShardMap};
 use crate::{
-    buf::Buf,
+    buf::{BLOCK, Buf},
     device::{DeviceError, ZonedDevice},
     evidence::Presence,
-    runtime::Runtime,
+    runtime::{Runtime, all, first_of},
 };
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// A block device on a zoned device. Clones are the same volume. Its tasks belong to the runtime: they run, and keep
 /// the device, until [`Runtime::clear`].
 #[derive(Clone)]
-pub struct Volume(Rc<VolumeCore>);
+pub struct Volume(Rc<VolumeShards>);
+
+struct VolumeShards {
+    /// At least one.
+    cores: Vec<Rc<VolumeCore>>,
+    map: ShardMap,
+}
 
 impl Volume {
     /// Creates a volume on an empty device, or on one on which a creation was interrupted.
@@ -56,10 +64,11 @@ impl Volume {
     /// # Errors
     /// When the device cannot carry such a volume, is not empty, or fails.
     pub async fn create(
+        runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
         options: VolumeCreateOptions,
     ) -> Result<(), VolumeError> {
-        recover::create(device, options).await
+        shards::create(runtime, device, options).await
     }
 
     /// Whether there is a volume of any format version on `device`, judged by its head zones (zones 0 and 1). Nothing
@@ -80,29 +89,62 @@ impl Volume {
         device: Rc<dyn ZonedDevice>,
         options: VolumeOptions,
     ) -> Result<Volume, VolumeError> {
-        let core = Rc::new(recover::open(device, options).await?);
-        for index in 0..3 {
-            runtime.spawn(commit::serve(core.clone(), index));
+        let (cores, map) = shards::open(runtime, device, options).await?;
+        let cores: Vec<_> = cores.into_iter().map(Rc::new).collect();
+        for core in &cores {
+            for index in 0..3 {
+                runtime.spawn(commit::serve(core.clone(), index));
+            }
+            runtime.spawn(checkpoint::keep(core.clone()));
+            runtime.spawn(gc::collect(core.clone()));
         }
-        runtime.spawn(checkpoint::keep(core.clone()));
-        runtime.spawn(gc::collect(core.clone()));
-        Ok(Volume(core))
+        Ok(Volume(Rc::new(VolumeShards { cores, map })))
+    }
+
+    /// The first shard, which has all properties that the shards have in common.
+    fn first(&self) -> &VolumeCore {
+        &self.0.cores[0]
+    }
+
+    /// The shard with the block at `at`, if it has all `blocks` blocks from there on, and the number of the block there.
+    /// The first shard for blocks that the volume does not have.
+    fn shard_of(&self, at: u64, blocks: u64) -> Option<(&VolumeCore, u64)> {
+        if self.0.cores.len() == 1 || at.saturating_add(blocks) > self.blocks() || blocks == 0 {
+            return Some((self.first(), at));
+        }
+        let (shard, place, left) = self.0.map.find(at);
+        (blocks <= left).then(|| (&*self.0.cores[shard], place))
+    }
+
+    /// The parts of `blocks` blocks from `at` on that are each in one shard: the shard, the number of the first block
+    /// there, and the blocks of the request.
+    fn parts(&self, at: u64, blocks: u64) -> impl Iterator<Item = (&VolumeCore, u64, Range<u64>)> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            if next == blocks {
+                return None;
+            }
+            let (shard, place, left) = self.0.map.find(at + next);
+            let part = next..blocks.min(next + left);
+            next = part.end;
+            Some((&*self.0.cores[shard], place, part))
+        })
     }
 
     /// Losses of possibly promised data that the start accepted ([`VolumeOptions::give_up`]); empty if nothing was
     /// lost.
-    pub fn given_up(&self) -> &[VolumeError] {
-        &self.0.given_up
+    pub fn given_up(&self) -> Vec<VolumeError> {
+        self.0.cores.iter().flat_map(|core| core.given_up.iter().cloned()).collect()
     }
 
     /// Number of logical blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
-        self.0.identity.blocks
+        self.0.map.blocks()
     }
 
     /// Size of a sector: the smallest write that users may make.
     pub fn sector(&self) -> SectorSize {
-        self.0.identity.sector
+        self.first().identity.sector
     }
 
     /// Reads blocks from `at` on into `data`, which must have no other references. Blocks that were never written, or
@@ -111,7 +153,16 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
-        request::read(&self.0, at, data).await
+        if let Some((core, at)) = self.shard_of(at, data.blocks()) {
+            return request::read(core, at, data).await;
+        }
+        let mut data = data.into_mut();
+        for (core, place, part) in self.parts(at, data.blocks()) {
+            let read =
+                request::read(core, place, Buf::zeroed((part.end - part.start) as usize * BLOCK)).await?;
+            data[part.start as usize * BLOCK..part.end as usize * BLOCK].copy_from_slice(&read);
+        }
+        Ok(data.freeze())
     }
 
     /// Writes blocks from `at` on. With `fua` they are durable at the return. The write of each block is atomic; their
@@ -122,7 +173,13 @@ impl Volume {
     /// is not enough room, which never happens to overwrites unless blocks are compressed. A volume that is larger than
     /// its room reserves a sixteenth of the room for overwrites.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        request::write(&self.0, at, data, fua).await
+        if let Some((core, at)) = self.shard_of(at, data.blocks()) {
+            return request::write(core, at, data, fua).await;
+        }
+        for (core, place, part) in self.parts(at, data.blocks()) {
+            request::write(core, place, &data.slice_blocks(part), fua).await?;
+        }
+        Ok(())
     }
 
     /// Makes all writes durable that have completed before the call.
@@ -130,7 +187,10 @@ impl Volume {
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
     pub async fn flush(&self) -> Result<(), DeviceError> {
-        request::flush(&self.0).await
+        if let [core] = &self.0.cores[..] {
+            return request::flush(core).await;
+        }
+        all(self.0.cores.iter().map(|core| request::flush(core))).await.into_iter().collect()
     }
 
     /// Discards blocks from `at` on: they read as zeros and take no room. Only entries are written. Write Zeroes
@@ -139,7 +199,13 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
-        request::discard(&self.0, at, blocks).await
+        if let Some((core, at)) = self.shard_of(at, blocks) {
+            return request::discard(core, at, blocks).await;
+        }
+        for (core, place, part) in self.parts(at, blocks) {
+            request::discard(core, place, part.end - part.start).await?;
+        }
+        Ok(())
     }
 
     /// Whether the block at `at` is mapped, and the length of the extent from there in which all blocks are mapped, or
@@ -148,7 +214,21 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
-        request::extent(&self.0, at, most).await
+        if let Some((core, at)) = self.shard_of(at, most) {
+            return request::extent(core, at, most).await;
+        }
+        let (mut mapped, mut blocks) = (false, 0);
+        for (core, place, part) in self.parts(at, most) {
+            let (is_mapped, there) = request::extent(core, place, part.end - part.start).await?;
+            if blocks > 0 && is_mapped != mapped {
+                break;
+            }
+            (mapped, blocks) = (is_mapped, blocks + there);
+            if there < part.end - part.start {
+                break;
+            }
+        }
+        Ok((mapped, blocks))
     }
 
     /// Sets the codec and the largest unit for new data, `None` for no compression; existing data stays as it is. A
@@ -159,11 +239,11 @@ impl Volume {
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
     pub async fn compress(&self, codec: Option<Codec>, unit: Unit) -> Result<(), DeviceError> {
-        {
-            let mut state = self.0.state.borrow_mut();
+        for core in &self.0.cores {
+            let mut state = core.state.borrow_mut();
             (state.codec, state.unit) = (codec, unit.min(state.space.plan().unit));
         }
-        self.0.request_checkpoint().await
+        self.checkpoint().await
     }
 
     /// Sets for how many seconds a write waits for room; with 0 it fails at once. The server of the volume waits, since
@@ -172,32 +252,33 @@ impl Volume {
     /// # Errors
     /// Those of the device, after which nothing can be written any more.
     pub async fn queue_writes(&self, seconds: u8) -> Result<(), DeviceError> {
-        self.0.state.borrow_mut().queue_seconds = seconds;
+        self.0.cores.iter().for_each(|core| core.state.borrow_mut().queue_seconds = seconds);
         self.retry_refused();
-        self.0.request_checkpoint().await
+        self.checkpoint().await
     }
 
     /// Allows writes to unmapped blocks to use `blocks` blocks of the reserve, at most all of it, until the next start.
     /// Replaces an earlier allowance; blocks that were written under that one stay.
     pub fn lend(&self, blocks: u64) {
-        self.0.state.borrow_mut().space.lend(blocks);
+        let share = blocks.div_ceil(self.0.cores.len() as u64);
+        self.0.cores.iter().for_each(|core| core.state.borrow_mut().space.lend(share));
         self.retry_refused();
     }
 
     /// Waits until refused writes may have room: blocks were discarded, more of the reserve was lent, or
     /// [`Volume::retry_refused`] was called.
     pub async fn room_made(&self) {
-        waiting::room_made(&self.0).await;
+        first_of(self.0.cores.iter().map(|core| waiting::room_made(core))).await;
     }
 
     /// Wakes all tasks that wait for room, to try again.
     pub fn retry_refused(&self) {
-        self.0.freed.open();
+        self.0.cores.iter().for_each(|core| core.freed.open());
     }
 
     /// Sets the compression workers, to which data is offered from now on.
     pub fn employ(&self, workers: Rc<dyn CompressionWorkers>) {
-        *self.0.workers.borrow_mut() = Some(workers);
+        self.0.cores.iter().for_each(|core| *core.workers.borrow_mut() = Some(workers.clone()));
     }
 
     /// Writes a checkpoint, so that a start has nothing to recover. No request may be in flight.
@@ -205,7 +286,12 @@ impl Volume {
     /// # Errors
     /// Those of the device.
     pub async fn stop(&self) -> Result<(), DeviceError> {
-        self.0.request_checkpoint().await
+        self.checkpoint().await
+    }
+
+    /// Writes a checkpoint of each shard.
+    async fn checkpoint(&self) -> Result<(), DeviceError> {
+        all(self.0.cores.iter().map(|core| core.request_checkpoint())).await.into_iter().collect()
     }
 
     /// Checks the live counts of the zones against the map, all of which is read. No request may be in flight.
@@ -213,16 +299,21 @@ impl Volume {
     /// # Errors
     /// The first zone with a wrong count, or a page of the map that cannot be read.
     pub async fn audit(&self) -> Result<(), String> {
-        audit::audit(&self.0).await
+        for core in &self.0.cores {
+            audit::audit(core).await?;
+        }
+        Ok(())
     }
 
     /// Whether the volume has more logical blocks than fit uncompressed.
     pub fn is_over_committed(&self) -> bool {
-        self.0.state.borrow().space.plan().reserve > 0
+        self.0.cores.iter().any(|core| core.state.borrow().space.plan().reserve > 0)
     }
 
     /// State and statistics of the volume.
     pub fn status(&self) -> VolumeStatus {
-        self.0.status()
+        let mut all = self.first().status();
+        self.0.cores[1..].iter().for_each(|core| all.add(core.status()));
+        all
     }
 }

@@ -15,6 +15,8 @@ pub struct VolumeCreateOptions {
     pub codec: Option<Codec>,
     /// Largest number of blocks that are compressed together; the transfer size of the device may allow less.
     pub unit: Unit,
+    /// Number of independent logs that share the zones; by default as few as the size of the device requires.
+    pub shards: Option<u32>,
 }
 
 /// Runtime options of a volume.

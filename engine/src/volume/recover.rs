@@ -17,7 +17,7 @@ use crate::{
         map::PagedMap,
         options::{VolumeCreateOptions, VolumeOptions},
         scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk, are_sane},
-        space::{HEAD_ZONES, Plan, Space},
+        space::{HEAD_ZONES, ShardPlan, Space},
         stream::{MAP, OpenZone},
         victim::Lifespan,
     },
@@ -45,9 +45,9 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// When the device cannot carry such a volume, is not empty, or fails.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    VolumeCreateOptions { uuid, blocks, sector, codec, unit }: VolumeCreateOptions,
+    VolumeCreateOptions { uuid, blocks, sector, codec, unit, .. }: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
-    let plan = Plan::of(device.geometry(), blocks)?;
+    let plan = ShardPlan::of(device.geometry(), blocks)?;
     let scan = DeviceScan::at(device.clone()).await?;
     if let Some(info) = scan.zones.iter().find(|info| info.state != ZoneState::Empty) {
         let zone = info.zone.0;
@@ -99,7 +99,7 @@ fn core_of(
     options: VolumeOptions,
     directory: Vec<Address>,
 ) -> Result<VolumeCore, VolumeError> {
-    let plan = Plan::of(device.geometry(), Some(identity.blocks))?;
+    let plan = ShardPlan::of(device.geometry(), Some(identity.blocks))?;
     let mut directory = directory;
     directory.resize(PagedMap::pages(identity.blocks) as usize, 0);
     let most = options.map_pages.unwrap_or_else(|| plan.default_pages());
@@ -119,6 +119,14 @@ fn core_of(
     Ok(VolumeCore::new(device, identity, options, start))
 }
 
+/// The identity in the newest root on a device, of a volume or of its first shard.
+///
+/// # Errors
+/// When there is no volume, or its root cannot be read.
+pub async fn identity(device: Rc<dyn ZonedDevice>) -> Result<VolumeIdentity, VolumeError> {
+    Ok(DeviceScan::at(device).await?.newest().await?.0.identity)
+}
+
 /// Opens the volume on a device, and recovers it after a power cut or the end of its process.
 ///
 /// # Errors
@@ -133,7 +141,7 @@ pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result
         let (zones, capacity) = (identity.zones, identity.zone_capacity_blocks);
         return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks: capacity });
     }
-    let plan = Plan::of(geometry, Some(identity.blocks))?;
+    let plan = ShardPlan::of(geometry, Some(identity.blocks))?;
     if root.directory.len() as u64 != PagedMap::directory_blocks(identity.blocks) || !are_sane(&root) {
         return Err(VolumeError::Absurd);
     }

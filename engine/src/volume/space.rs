@@ -57,7 +57,7 @@ const UNITS_IN_GROUP: u64 = 4;
 
 /// Layout of a volume on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct ShardPlan {
     /// Logical blocks.
     pub blocks: u64,
     /// Writable blocks of a zone.
@@ -83,16 +83,19 @@ pub struct Plan {
     pub reserve: u64,
 }
 
-impl Plan {
+impl ShardPlan {
+    /// Least number of active zones.
+    pub const LEAST_ACTIVE: u32 = OTHER_ACTIVE + LEAST_STREAMS;
+
     /// Computes the layout of a volume of `blocks` blocks; by default as many as fit uncompressed.
     ///
     /// # Errors
     /// When the device cannot carry such a volume.
-    pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<Plan, NoVolume> {
+    pub fn of(geometry: &Geometry, blocks: Option<u64>) -> Result<ShardPlan, NoVolume> {
         let (zones, capacity) = (geometry.zones, geometry.zone_capacity_blocks);
         let places = zones as u64 * capacity;
         if places > u32::MAX as u64 {
-            return Err(NoVolume::DeviceTooLarge);
+            return Err(NoVolume::Size { blocks: places });
         }
         if capacity > (u32::MAX / (2 * GRAINS)) as u64 {
             return Err(NoVolume::ZonesTooLarge);
@@ -103,7 +106,7 @@ impl Plan {
         }
         let limit = |limit: u32| if limit == 0 { u32::MAX } else { limit };
         let active = limit(geometry.max_open).min(limit(geometry.max_active));
-        let least = OTHER_ACTIVE + LEAST_STREAMS;
+        let least = ShardPlan::LEAST_ACTIVE;
         if active < least {
             return Err(NoVolume::FewActive { active, least });
         }
@@ -127,7 +130,7 @@ impl Plan {
             return Err(NoVolume::DeviceTooSmall { zones, capacity_blocks: capacity, least });
         }
         let usable = (data - spare) as u64 * in_zone;
-        Ok(Plan {
+        Ok(ShardPlan {
             blocks: blocks.unwrap_or(usable),
             capacity: capacity as u32,
             zones,
@@ -215,7 +218,7 @@ pub struct VolumeZone {
 
 /// Use of all zones, and the room of the volume.
 pub struct Space {
-    plan: Plan,
+    plan: ShardPlan,
     zones: Vec<VolumeZone>,
     /// Free zones; the one that has been free for longest is first.
     free: VecDeque<u32>,
@@ -236,7 +239,7 @@ pub struct Space {
 
 impl Space {
     /// The space with the zone records of a root, those of the head included, and `mapped` mapped logical blocks.
-    pub fn new(plan: Plan, records: &[RootZone], mapped: u64, next_segment: u64) -> Space {
+    pub fn new(plan: ShardPlan, records: &[RootZone], mapped: u64, next_segment: u64) -> Space {
         assert_eq!(records.len(), plan.zones as usize, "zone records of a root, and zones of the device");
         let mut space = Space {
             plan,
@@ -264,7 +267,7 @@ impl Space {
         space
     }
 
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &ShardPlan {
         &self.plan
     }
 
@@ -563,7 +566,7 @@ impl Space {
     }
 
     /// Closed map zones that the next checkpoint empties, those with the fewest live blocks, so that no more than
-    /// [`Plan::map_kept`] stay.
+    /// [`ShardPlan::map_kept`] stay.
     pub fn to_sweep(&self) -> Vec<u32> {
         let closed = |record: &RootZone| record.state == ZoneUse::ClosedMap && record.live > 0;
         let mut zones: Vec<(u32, u32)> =
@@ -595,32 +598,31 @@ mod tests {
 
     #[test]
     fn volume_plan_reports_capacity_or_cause_of_refusal() {
-        let plan = Plan::of(&geometry(), None).unwrap();
+        let plan = ShardPlan::of(&geometry(), None).unwrap();
         // 30 zones less 2 of the head, 6 of the map and 9 spare. Groups have at least 13 blocks of data, with a header
         // and a partly empty block; the last two blocks of a zone may have no room for a piece.
         assert_eq!((plan.map_share, plan.spare, plan.usable), (6, 9, 13 * (100 - 2 * 8 - 2)));
         assert_eq!((plan.streams, plan.group_most, plan.unit.blocks()), (3, 14, 2));
         let large = Geometry { max_transfer_blocks: 4096, zone_capacity_blocks: 1000, ..geometry() };
-        let plan = Plan::of(&large, None).unwrap();
+        let plan = ShardPlan::of(&large, None).unwrap();
         assert_eq!((plan.unit, plan.in_full_zone()), (Unit::MOST, 1000 - 2 * 15 - 14));
-        assert_eq!(Plan::of(&geometry(), Some(5)).unwrap().blocks, 5);
+        assert_eq!(ShardPlan::of(&geometry(), Some(5)).unwrap().blocks, 5);
         for (why, geometry) in [
-            ("16 TiB", Geometry { zones: 1 << 26, ..geometry() }),
             ("active zones", Geometry { max_active: 3, ..geometry() }),
             ("too small", Geometry { zones: 15, ..geometry() }),
             ("transfers of 4 blocks", Geometry { max_transfer_blocks: 3, ..geometry() }),
         ] {
-            let said = Plan::of(&geometry, None).unwrap_err().to_string();
+            let said = ShardPlan::of(&geometry, None).unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
-        assert!(Plan::of(&Geometry { max_transfer_blocks: 4, ..geometry() }, None).is_ok());
-        assert!(Plan::of(&geometry(), Some(0)).is_err());
-        assert!(Plan::of(&geometry(), Some(1 << 32)).is_err());
+        assert!(ShardPlan::of(&Geometry { max_transfer_blocks: 4, ..geometry() }, None).is_ok());
+        assert!(ShardPlan::of(&geometry(), Some(0)).is_err());
+        assert!(ShardPlan::of(&geometry(), Some(1 << 32)).is_err());
     }
 
     #[test]
     fn space_reserves_zones_for_collection_and_map() {
-        let plan = Plan::of(&geometry(), None).unwrap();
+        let plan = ShardPlan::of(&geometry(), None).unwrap();
         let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
         let mut taken = [ZonePurpose::Writer, ZonePurpose::Collection, ZonePurpose::Map].map(|purpose| {
             let zones: Vec<u32> = std::iter::from_fn(|| space.begin(purpose)).collect();
@@ -641,7 +643,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "live: 64, state: ClosedData")]
     fn space_ends_process_before_reset_of_live_zone() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let mut space =
+            Space::new(ShardPlan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
         space.moved((0, 0), (space.place(zone, 1), 1));
         space.close(zone);
@@ -651,7 +654,8 @@ mod tests {
 
     #[test]
     fn space_counts_room_in_grains_zero_always_fits() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let mut space =
+            Space::new(ShardPlan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
         let short = space.piece(zone, 1, 0, (Unit::BLOCK, 9));
         space.moved((0, 0), (short, 1));
@@ -664,7 +668,8 @@ mod tests {
 
     #[test]
     fn space_charges_unit_lesser_of_piece_and_blocks() {
-        let mut space = Space::new(Plan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
+        let mut space =
+            Space::new(ShardPlan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
         let piece = space.piece(zone, 1, 0, (Unit::MOST, 160));
         let mut held = Vec::new();
@@ -682,7 +687,7 @@ mod tests {
 
     #[test]
     fn space_counts_live_blocks_in_their_zones() {
-        let plan = Plan::of(&geometry(), None).unwrap();
+        let plan = ShardPlan::of(&geometry(), None).unwrap();
         let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
         let [a, b] = [space.begin(ZonePurpose::Writer).unwrap(), space.begin(ZonePurpose::Writer).unwrap()];
         let (first, second) = (space.place(a, 1), space.place(b, 99));

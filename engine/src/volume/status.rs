@@ -31,6 +31,17 @@ impl WrittenBlocks {
         data + headers + map + roots + padding
     }
 
+    fn add(&mut self, other: &WrittenBlocks) {
+        let WrittenBlocks { user, moved, data, headers, map, roots, padding } = other;
+        self.user += user;
+        self.moved += moved;
+        self.data += data;
+        self.headers += headers;
+        self.map += map;
+        self.roots += roots;
+        self.padding += padding;
+    }
+
     /// Write amplification: blocks written to the device per block of users; 1 if there was none.
     pub fn amplification(&self) -> f64 {
         if self.user == 0 { 1.0 } else { self.blocks() as f64 / self.user as f64 }
@@ -64,8 +75,10 @@ pub struct VolumeStatus {
     pub codec: Option<Codec>,
     /// Largest number of blocks that are compressed together.
     pub unit: Unit,
-    /// Zones of the device.
+    /// Zones of the device, evenly divided among the shards.
     pub zones: u32,
+    /// Number of shards.
+    pub shards: u32,
     /// Number of free zones.
     pub free_zones: u32,
     /// Zones that are being written, without those of the head.
@@ -92,6 +105,41 @@ pub struct VolumeStatus {
     pub written: WrittenBlocks,
     /// The error after which nothing can be written any more.
     pub failed: Option<DeviceError>,
+}
+
+impl VolumeStatus {
+    /// Adds the status of the next shard; the settings are the same.
+    pub fn add(&mut self, shard: VolumeStatus) {
+        let VolumeStatus { written, live_bytes, writing, .. } = &shard;
+        self.writing.extend(writing.iter().map(|zone| zone + self.zones));
+        self.live_bytes.extend(live_bytes);
+        self.written.add(written);
+        for (sum, more) in [
+            (&mut self.blocks, shard.blocks),
+            (&mut self.usable, shard.usable),
+            (&mut self.reserve, shard.reserve),
+            (&mut self.lent, shard.lent),
+            (&mut self.refused, shard.refused),
+            (&mut self.mapped, shard.mapped),
+            (&mut self.held_bytes, shard.held_bytes),
+            (&mut self.collected_zones, shard.collected_zones),
+            (&mut self.discarded, shard.discarded),
+            (&mut self.checkpoints, shard.checkpoints),
+            (&mut self.map_bytes, shard.map_bytes),
+            (&mut self.map_memory_bytes, shard.map_memory_bytes),
+            (&mut self.pages_read, shard.pages_read),
+        ] {
+            *sum += more;
+        }
+        // A write waits for room in all shards at once.
+        self.waiting = self.waiting.max(shard.waiting);
+        self.zones += shard.zones;
+        self.shards += shard.shards;
+        self.free_zones += shard.free_zones;
+        self.unreadable_zones += shard.unreadable_zones;
+        self.collects |= shard.collects;
+        self.failed = self.failed.or(shard.failed);
+    }
 }
 
 #[cfg(test)]

@@ -265,7 +265,7 @@ async fn volumes(reactor: &Reactor) -> Result<[Volume; 2]> {
     let volume = async |namespace: Rc<dyn ZonedDevice>| {
         let options =
             VolumeCreateOptions { uuid: [2; 16], blocks: Some(BLOCKS), ..VolumeCreateOptions::default() };
-        Volume::create(namespace.clone(), options).await?;
+        Volume::create(runtime, namespace.clone(), options).await?;
         // Drives that do not store data cannot return map pages: the whole map stays in memory.
         let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         anyhow::Ok(Volume::open(runtime, namespace, behaviour).await?)

@@ -108,7 +108,7 @@ impl VolumeRig {
         let runtime = reactor.runtime();
         let (uuid, blocks, codec) = ([1; 16], Some(BLOCKS), compression.0);
         let options = VolumeCreateOptions { uuid, blocks, codec, unit, ..VolumeCreateOptions::default() };
-        let made = Volume::create(device.clone(), options);
+        let made = Volume::create(runtime, device.clone(), options);
         runtime.block_on(made, || false).context("the drive does not answer")??;
         let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         let volume = Volume::open(runtime, device.clone(), behaviour);

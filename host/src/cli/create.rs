@@ -22,7 +22,7 @@ use anyhow::{Result, anyhow, ensure};
 use emu::ssd::cause;
 use engine::{
     array::{Array, CHECKSUM_GROUP_BLOCKS, CreateOptions, Design, Drive},
-    volume::{NoVolume, Plan},
+    volume::{NoVolume, VolumePlan},
     zone::MOST_BLOCKS,
 };
 use serde::Serialize;
@@ -143,7 +143,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
              of one geometry",
         );
     }
-    if let Err(NoVolume::FewActive { active, least }) = Plan::of(&design.geometry, None) {
+    if let Err(NoVolume::FewActive { active, least }) = VolumePlan::of(&design.geometry, None, None) {
         output.note(&format!(
             "the array can have {active} active zones, and a volume needs {least}; {}",
             report::MORE_ACTIVE

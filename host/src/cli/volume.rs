@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{NoVolume, Plan, Volume, VolumeCreateOptions, VolumeError, VolumeOptions},
+    volume::{NoVolume, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
             create(
                 output,
                 &array,
-                VolumeCreateOptions { uuid, blocks: size, sector: sector_size, codec, unit },
+                VolumeCreateOptions { uuid, blocks: size, sector: sector_size, codec, unit, shards: None },
             )
         }
         Verb::Set { array, compression, unit, lend, when_full } => {
@@ -128,7 +128,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     interrupt::explain(move || {
         format!("an incomplete volume is completed by the same command: zoneraid volume create {again}")
     });
-    let created = session.wait(Volume::create(array.clone(), options))?;
+    let created = session.wait(Volume::create(session.reactor.runtime(), array.clone(), options))?;
     if let Err(VolumeError::Hidden { zones }) = created {
         return Err(hidden(&zones, "a volume", &called, &session.array.status()));
     }
@@ -144,16 +144,16 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
             .with_context(|| format!("{}; in zoneraid create, {MORE_ACTIVE}", problem()));
     }
     created.with_context(problem)?;
-    let plan = Plan::of(array.geometry(), options.blocks).with_context(problem)?;
-    let data_zones = (plan.usable / plan.in_full_zone().max(1)) as u32;
+    let plan = VolumePlan::of(array.geometry(), options.blocks, options.shards).with_context(problem)?;
+    let data_zones = plan.data_zones;
     let created = VolumeCreateOutput {
         array: called,
         uuid: uuid(&options.uuid),
         size_bytes: bytes(plan.blocks),
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
         zones: plan.zones,
-        collection_zones: plan.spare,
-        map_zones: plan.zones - plan.spare - data_zones,
+        collection_zones: plan.collection_zones,
+        map_zones: plan.zones - plan.collection_zones - data_zones,
         compression: Compression(options.codec),
         unit_bytes: options.unit.min(plan.unit).bytes() as u64,
         sector_bytes: options.sector as u32,

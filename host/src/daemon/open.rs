@@ -61,7 +61,7 @@ pub(super) async fn volume_on(
         Ok(None) => {}
         Err(error) => log(&format!("{called} is compressed on the engine's thread only: {error:#}")),
     }
-    if let Some(loss) = given_up(called, volume.given_up()) {
+    if let Some(loss) = given_up(called, &volume.given_up()) {
         daemon.losses.borrow_mut().push(loss);
     }
     Ok(Some(volume))

@@ -248,7 +248,7 @@ mod tests {
             codec,
             ..VolumeCreateOptions::default()
         };
-        reactor.wait(Volume::create(drive.clone(), options)).unwrap().unwrap();
+        reactor.wait(Volume::create(reactor.runtime(), drive.clone(), options)).unwrap().unwrap();
         reactor.wait(Volume::open(reactor.runtime(), drive, VolumeOptions::default())).unwrap().unwrap()
     }
 

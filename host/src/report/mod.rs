@@ -837,7 +837,7 @@ mod tests {
         };
         let (array, device) = (Array::create(runtime, options, drives), device());
         let array = reactor.wait(array).unwrap().unwrap();
-        let created = Volume::create(device.clone(), VolumeCreateOptions::default());
+        let created = Volume::create(runtime, device.clone(), VolumeCreateOptions::default());
         reactor.wait(created).unwrap().unwrap();
         let volume = Volume::open(runtime, device, VolumeOptions::default());
         let volume = VolumeReport::of(&reactor.wait(volume).unwrap().unwrap().status(), 0, 0);

@@ -234,7 +234,7 @@ pub fn no_volume(array: &str) -> String {
 
 /// The error of a failed start, with advice.
 pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
-    let advice = match error {
+    let advice = match error.itself() {
         VolumeError::ZoneOffline { .. }
         | VolumeError::GroupUnreadable { .. }
         | VolumeError::PageUnreadable { .. } => {

@@ -259,6 +259,7 @@ mod tests {
     fn on_new_volume(runtime: &Runtime) -> Bytes {
         let drive = Rc::new(EmulatedDrive::in_memory(&Model::zn540().scaled(24, 1024).geometry));
         let made = Volume::create(
+            runtime,
             drive.clone(),
             VolumeCreateOptions { uuid: [1; 16], blocks: Some(500), ..VolumeCreateOptions::default() },
         );

@@ -135,7 +135,7 @@ fn ratio(set: &Dataset, (host, unit): (HostCompression, usize), compresses: bool
             unit,
             ..VolumeCreateOptions::default()
         };
-        Volume::create(device.clone(), options).await?;
+        Volume::create(&runtime, device.clone(), options).await?;
         let volume = Volume::open(&runtime, device, VolumeOptions::default()).await?;
         for (number, piece) in set.bytes[..blocks * BLOCK].chunks(WRITE_BLOCKS * BLOCK).enumerate() {
             volume.write((number * WRITE_BLOCKS) as u64, &Buf::copy_of(piece), false).await?;

@@ -80,6 +80,7 @@ fn one(tib: u64, pages: u64) -> Result<StartTimes> {
     let bed = TestBed::new(&setup(tib))?;
     let mut rng = Rng::new(tib + pages);
     bed.run(Volume::create(
+        &bed.runtime,
         bed.array.clone(),
         VolumeCreateOptions { uuid: [1; 16], blocks: Some(tib << 28), ..VolumeCreateOptions::default() },
     ))??;

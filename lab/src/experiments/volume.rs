@@ -240,6 +240,7 @@ fn requests(
 
 fn open(bed: &TestBed, blocks: Option<u64>, behaviour: VolumeOptions) -> Result<Volume> {
     bed.run(Volume::create(
+        &bed.runtime,
         bed.array.clone(),
         VolumeCreateOptions { uuid: [1; 16], blocks, ..VolumeCreateOptions::default() },
     ))??;

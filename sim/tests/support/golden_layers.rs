@@ -81,7 +81,7 @@ pub fn write_volume(device: &Rc<dyn ZonedDevice>) {
         unit: Unit::MOST,
         ..VolumeCreateOptions::default()
     };
-    run(&runtime, Volume::create(device.clone(), options)).expect("the volume is created");
+    run(&runtime, Volume::create(&runtime, device.clone(), options)).expect("the volume is created");
     let (mut runtime, mut volume) = open_volume(device.clone());
     for number in 0..OPERATIONS {
         let (at, blocks, writes) = operation(number);

@@ -25,7 +25,7 @@ use engine::{
     device::{Command, Completion, Geometry, ZonedDevice},
     raid::{events, policy::Policy},
     runtime::Runtime,
-    volume::{self, Choice, Codec, Level, Plan, Unit, Volume},
+    volume::{self, Choice, Codec, Level, Unit, Volume, VolumePlan},
     vzone::{self, Namespaces, PATIENCE_US},
 };
 use std::{
@@ -165,11 +165,11 @@ impl LayeredMaker {
             divided = Some(namespaces);
         }
         if self.layer != Layer::Namespaces {
-            let plan = Plan::of(below.geometry(), None).map_err(SubjectError::other)?;
+            let plan = VolumePlan::of(below.geometry(), None, None).map_err(SubjectError::other)?;
             let blocks = Some((plan.usable * shape.size_percent / 100).max(1));
             let StackParameters { codec, unit, .. } = shape;
             let options = volume::VolumeCreateOptions { uuid, blocks, codec, unit, ..Default::default() };
-            Volume::create(below, options).await.map_err(SubjectError::other)?;
+            Volume::create(&runtime, below, options).await.map_err(SubjectError::other)?;
         }
         if let Some(namespaces) = divided {
             namespaces.close().await;

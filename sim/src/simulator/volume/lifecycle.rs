@@ -193,7 +193,8 @@ fn check_active(world: &VolumeWorld) -> Result<(), Failure> {
     let ssd = world.command_queue.ssd(world.bays[0]);
     let is_active = |zone: &u32| ssd.zones().info(ZoneIndex(*zone)).state.is_active();
     let is_stray = |zone: &u32| is_active(zone) && !status.writing.contains(zone);
-    let stray = (2..world.life.drive.zones).filter(is_stray).collect::<Vec<u32>>();
+    let size = status.zones / status.shards;
+    let stray = (0..status.zones).filter(|zone| zone % size >= 2 && is_stray(zone)).collect::<Vec<u32>>();
     if world.life.over != DeviceBelow::Drive || stray.is_empty() {
         return Ok(());
     }

@@ -34,6 +34,8 @@ pub struct VolumeScenario {
     pub codec: Option<Codec>,
     /// Largest unit of blocks that are compressed together.
     pub unit: Unit,
+    /// Number of shards.
+    pub shards: u32,
     /// Size of the volume in percent of the usable blocks.
     pub size_percent: u64,
     /// The volume is filled before anything else.
@@ -73,6 +75,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         },
         codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
         unit: Unit::default(),
+        shards: 1,
         // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
         // map.
         size_percent: if shape == MANY_ZONES {
@@ -120,10 +123,25 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         let mut own = Rng::new(rng.clone().next_u64());
         scenario.draw_unit(&mut life, &mut own, single && shape > MANY_PAGES);
     }
+    let mut own = Rng::new(rng.clone().next_u64() ^ 3);
+    if shape < MANY_PAGES && own.chance(1, 4) {
+        scenario.draw_shards(&mut life, &mut own);
+    }
     (life, scenario)
 }
 
 impl VolumeScenario {
+    /// Divides the volume into two or three shards, on drives with more zones, also more active ones.
+    fn draw_shards(&mut self, life: &mut Life, rng: &mut Rng) {
+        self.shards = 2 + rng.below(2) as u32;
+        let drive = &mut life.drive;
+        drive.zones = drive.zones * self.shards + rng.below(self.shards.into()) as u32;
+        (drive.max_open, drive.max_active) = (drive.max_open * self.shards, drive.max_active * self.shards);
+        if let Some(zrwa) = &mut drive.zrwa {
+            zrwa.max_zones *= self.shards;
+        }
+    }
+
     /// Makes a root take several blocks and transfers, on a drive with very many zones and short transfers.
     fn draw_large_root(&mut self, life: &mut Life, rng: &mut Rng) {
         let zone_capacity_blocks = 16 + rng.below(8);

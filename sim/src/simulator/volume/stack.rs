@@ -6,7 +6,7 @@ use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{self, Plan, Volume, VolumeOptions},
+    volume::{self, Volume, VolumeOptions, VolumePlan},
     zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
@@ -71,12 +71,17 @@ pub(super) async fn create(
     uuid: [u8; 16],
 ) -> Result<(), String> {
     let device = life.create(&runtime, drives, uuid).await?;
-    let plan = Plan::of(device.geometry(), None).map_err(|e| e.to_string())?;
-    let blocks = (plan.usable * scenario.size_percent / 100).max(1);
+    let blocks_for = |shards| {
+        let plan = VolumePlan::of(device.geometry(), None, shards)?;
+        let blocks = (plan.usable * scenario.size_percent / 100).max(1);
+        VolumePlan::of(device.geometry(), Some(blocks), shards).map(|plan| plan.blocks)
+    };
+    let shards = Some(scenario.shards).filter(|shards| blocks_for(Some(*shards)).is_ok());
+    let blocks = blocks_for(shards).map_err(|e| e.to_string())?;
     let VolumeScenario { codec, unit, .. } = scenario;
     let options =
-        volume::VolumeCreateOptions { uuid, blocks: Some(blocks), codec, unit, ..Default::default() };
-    Volume::create(device, options).await.map_err(|e| e.to_string())
+        volume::VolumeCreateOptions { uuid, blocks: Some(blocks), codec, unit, shards, ..Default::default() };
+    Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())
 }
 
 /// Opens the volume on these drives. `left` are the tails of a killed process; those of the new one are recorded in
