@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 49] = [
+const EXAMPLES: [(&str, &[&str]); 50] = [
     (
         "create",
         &[
@@ -67,6 +67,7 @@ const EXAMPLES: [(&str, &[&str]); 49] = [
     ("rename", &["zoneraid rename tank pool", "zoneraid rename drives/drive0.img tank"]),
     ("adopt", &["zoneraid adopt tank"]),
     ("autostart", &["zoneraid autostart tank no", "zoneraid autostart tank yes"]),
+    ("error-limit", &["zoneraid error-limit tank 20", "zoneraid error-limit tank 0"]),
     ("destroy", &["zoneraid destroy tank", "zoneraid destroy --yes tank"]),
     ("wipe", &["zoneraid wipe /dev/ng7n1", "zoneraid wipe --yes drives/drive0.img drives/drive1.img"]),
     ("demo", &["zoneraid demo", "zoneraid demo --seed 7 Documents"]),
