@@ -262,7 +262,8 @@ pub async fn open(
 ) -> Result<(Vec<VolumeCore>, ShardMap), VolumeError> {
     let identity = recover::identity(device.clone()).await?;
     let shards = device.geometry().zones / identity.zones.max(1);
-    if shards == 0 || device.geometry().zones / shards != identity.zones {
+    let is_divided = shards > 0 && device.geometry().zones / shards == identity.zones;
+    if !is_divided || identity.zones <= HEAD_ZONES {
         let (zones, capacity_blocks) = (identity.zones, identity.zone_capacity_blocks);
         return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks });
     }

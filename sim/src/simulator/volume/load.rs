@@ -135,9 +135,10 @@ fn answered(
             world.model.oracle.refuse(at, blocks, begun);
             let status = world.model.status();
             let usable = status.as_ref().map_or(0, |status| status.usable);
-            // The shards of a volume that is larger than its room are not equally full.
-            let may_be_uneven =
-                status.is_some_and(|status| status.shards > 1 && status.blocks > status.usable);
+            // The shards of a volume are not equally full if one of them has more blocks than room.
+            let is_over_committed =
+                world.model.volume.as_ref().is_some_and(|volume| volume.is_over_committed());
+            let may_be_uneven = is_over_committed && status.is_some_and(|status| status.shards > 1);
             return match mapped >= usable || may_be_uneven {
                 true => Ok(()),
                 false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
