@@ -25,17 +25,25 @@ impl ZoneRange {
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, zones: Range<u32>, shares: u32) -> ZoneRange {
         let whole = device.geometry();
         assert!(zones.start < zones.end && zones.end <= whole.zones, "zones {zones:?} of {}", whole.zones);
+        let geometry = ZoneRange::geometry_of(whole, zones.end - zones.start, shares);
+        ZoneRange { runtime: runtime.clone(), slots: Rc::default(), first: zones.start, geometry, device }
+    }
+
+    /// Geometry of a range of `zones` zones of a device, for one of `shares` users.
+    ///
+    /// # Panics
+    /// If there is not an active zone for each user.
+    pub fn geometry_of(whole: &Geometry, zones: u32, shares: u32) -> Geometry {
         let share = |limit: u32| {
             assert!(limit == 0 || limit >= shares, "{limit} active zones for {shares} users");
             limit / shares
         };
-        let geometry = Geometry {
-            zones: zones.end - zones.start,
+        Geometry {
+            zones,
             max_open: share(whole.max_open),
             max_active: share(whole.max_active),
             ..whole.clone()
-        };
-        ZoneRange { runtime: runtime.clone(), slots: Rc::default(), first: zones.start, geometry, device }
+        }
     }
 
     /// The zone of the device.

@@ -119,22 +119,40 @@ fn core_of(
     Ok(VolumeCore::new(device, identity, options, start))
 }
 
-/// The identity in the newest root on a device, of a volume or of its first shard.
+/// The newest root of a volume, and the state of its device.
+pub struct FoundVolume {
+    scan: DeviceScan,
+    root: Root,
+    /// End of the roots: zone and block.
+    head: (u32, u32),
+}
+
+impl FoundVolume {
+    /// The identity of the volume, or of its first shard.
+    pub fn identity(&self) -> &VolumeIdentity {
+        &self.root.identity
+    }
+}
+
+/// Finds the volume on a device; nothing is changed.
 ///
 /// # Errors
 /// When there is no volume, or its root cannot be read.
-pub async fn identity(device: Rc<dyn ZonedDevice>) -> Result<VolumeIdentity, VolumeError> {
-    Ok(DeviceScan::at(device).await?.newest().await?.0.identity)
+pub async fn find(device: Rc<dyn ZonedDevice>) -> Result<FoundVolume, VolumeError> {
+    let scan = DeviceScan::at(device).await?;
+    let (root, head) = scan.newest().await?;
+    Ok(FoundVolume { scan, root, head })
 }
 
-/// Opens the volume on a device, and recovers it after a power cut or the end of its process.
+/// Opens the volume that was found on a device, and recovers it after a power cut or the end of its process.
 ///
 /// # Errors
-/// When there is no volume, or it cannot be started. Everything that a start needs is read and checked before anything
-/// is changed.
-pub async fn open(device: Rc<dyn ZonedDevice>, options: VolumeOptions) -> Result<VolumeCore, VolumeError> {
-    let mut scan = DeviceScan::at(device.clone()).await?;
-    let (mut root, head) = scan.newest().await?;
+/// When it cannot be started. Everything that a start needs is read and checked before anything is changed.
+pub async fn open(
+    device: Rc<dyn ZonedDevice>,
+    FoundVolume { mut scan, mut root, head }: FoundVolume,
+    options: VolumeOptions,
+) -> Result<VolumeCore, VolumeError> {
     let identity = root.identity.clone();
     let geometry = device.geometry();
     if (identity.zones, identity.zone_capacity_blocks) != (geometry.zones, geometry.zone_capacity_blocks) {

@@ -165,13 +165,7 @@ fn share_of(geometry: &Geometry, shards: u32) -> Result<Geometry, NoVolume> {
     if let Some(active) = limits.into_iter().find(|limit| *limit > 0 && *limit < least) {
         return Err(NoVolume::FewActive { active, least });
     }
-    let zones = geometry.zones / shards;
-    Ok(Geometry {
-        zones,
-        max_open: geometry.max_open / shards,
-        max_active: geometry.max_active / shards,
-        ..geometry.clone()
-    })
+    Ok(ZoneRange::geometry_of(geometry, geometry.zones / shards, shards))
 }
 
 /// The part of a device that a shard has.
@@ -260,7 +254,8 @@ pub async fn open(
     device: Rc<dyn ZonedDevice>,
     options: VolumeOptions,
 ) -> Result<(Vec<VolumeCore>, ShardMap), VolumeError> {
-    let identity = recover::identity(device.clone()).await?;
+    let whole = recover::find(device.clone()).await?;
+    let identity = whole.identity().clone();
     let shards = device.geometry().zones / identity.zones.max(1);
     let is_divided = shards > 0 && device.geometry().zones / shards == identity.zones;
     if !is_divided || identity.zones <= HEAD_ZONES {
@@ -268,6 +263,34 @@ pub async fn open(
         return Err(VolumeError::OfAnotherDevice { zones, capacity_blocks });
     }
     share_of(device.geometry(), shards)?;
+    let geometry = device.geometry().clone();
+    let of_shard = |shard: usize| {
+        let geometry = &geometry;
+        move |error| in_shard(error, geometry, shard, shards)
+    };
+    // All shards have to belong together before any of them is changed.
+    let mut found = Vec::new();
+    match shards {
+        1 => found.push((device.clone(), whole)),
+        _ => {
+            for shard in 0..shards as usize {
+                let part = part_of(runtime, &device, shard, shards);
+                let there = recover::find(part.clone()).await.map_err(of_shard(shard))?;
+                found.push((part, there));
+            }
+        }
+    }
+    let blocks = found.iter().try_fold(0_u64, |sum, (_, there)| sum.checked_add(there.identity().blocks));
+    let map = ShardMap::new(shards, blocks.ok_or(VolumeError::Absurd)?);
+    for (shard, (_, there)) in found.iter().enumerate() {
+        let own = there.identity();
+        let is_part = own.uuid == uuid_of(identity.uuid, shard)
+            && own.blocks == map.blocks_of(shard)
+            && own.sector == identity.sector;
+        if !is_part {
+            return Err(VolumeError::Absurd);
+        }
+    }
     let share = |pages: Option<usize>| pages.map(|pages| pages.div_ceil(shards as usize));
     let options = VolumeOptions {
         map_pages: share(options.map_pages),
@@ -275,20 +298,10 @@ pub async fn open(
         ..options
     };
     let mut cores = Vec::new();
-    for shard in 0..shards as usize {
-        let opened = recover::open(part_of(runtime, &device, shard, shards), options).await;
-        cores.push(opened.map_err(|error| in_shard(error, device.geometry(), shard, shards))?);
+    for (shard, (part, there)) in found.into_iter().enumerate() {
+        cores.push(recover::open(part, there, options).await.map_err(of_shard(shard))?);
     }
-    let map = ShardMap::new(shards, cores.iter().map(|core| core.identity.blocks).sum());
-    let is_part = |(shard, core): (usize, &VolumeCore)| {
-        core.identity.uuid == uuid_of(identity.uuid, shard)
-            && core.identity.blocks == map.blocks_of(shard)
-            && core.identity.sector == identity.sector
-    };
-    match cores.iter().enumerate().all(is_part) {
-        true => Ok((cores, map)),
-        false => Err(VolumeError::Absurd),
-    }
+    Ok((cores, map))
 }
 
 /// The error of a shard, with its place if there are several.
