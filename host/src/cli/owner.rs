@@ -1,7 +1,7 @@
 //! `rename`, `adopt`, `autostart`, `error-limit`, `destroy` and `wipe`: arrays as a whole, and single drives.
 //!
-//! Name, host, autostart and error limit can be changed while the array does not run, also if a member is missing, which does not
-//! become stale. Commands that destroy data need `--yes`.
+//! Name, host, autostart and error limit can be changed while the array does not run, also if a member is missing,
+//! which does not become stale. Commands that destroy data need `--yes`.
 
 use super::{daemon::ask, interrupt};
 use crate::{

@@ -194,7 +194,10 @@ fn check_active(world: &VolumeWorld) -> Result<(), Failure> {
     let is_active = |zone: &u32| ssd.zones().info(ZoneIndex(*zone)).state.is_active();
     let is_stray = |zone: &u32| is_active(zone) && !status.writing.contains(zone);
     let size = status.zones / status.shards;
-    let stray = (0..status.zones).filter(|zone| zone % size >= 2 && is_stray(zone)).collect::<Vec<u32>>();
+    // The first two zones of each shard are its head; zones behind the last shard are not used.
+    let is_head = |zone: &u32| *zone < status.zones && zone % size < 2;
+    let stray: Vec<u32> =
+        (0..world.life.drive.zones).filter(|zone| !is_head(zone) && is_stray(zone)).collect();
     if world.life.over != DeviceBelow::Drive || stray.is_empty() {
         return Ok(());
     }
