@@ -374,8 +374,7 @@ fn plan(
         floor: 1,
         chunk_blocks: chunk as u32,
         rows,
-        // A zone has no rows further ahead.
-        distance: distance.min(rows) as u32,
+        distance: distance.min(most_distance(policy, parities, rows)) as u32,
         zone_size_blocks: options.zone_size_blocks.unwrap_or(capacity.next_power_of_two()),
         zones,
         max_active: active,
@@ -426,6 +425,16 @@ fn distance_in_zrwa(chunk: u64, rows: u64, drives: &[Drive]) -> Result<u64, NoDe
     match zrwa / chunk / rows {
         0 => Err(NoDesign::ChunkForZrwa { blocks: chunk, zrwa_blocks: zrwa, chunks: rows }),
         distance => Ok(distance),
+    }
+}
+
+/// Most rows that partial parity can be ahead of its stripe in zones with `rows` rows. With the policy `zrwa` the log blocks
+/// of tails are as many times as far ahead as there are parities. As long as no write pointer has moved they have to lie in
+/// the zone: they show that the drives have lost its ZRWAs.
+fn most_distance(policy: Policy, parities: usize, rows: u64) -> u64 {
+    match policy {
+        Policy::Zrwa => (rows / (parities as u64 + 1)).max(1),
+        Policy::InPlace | Policy::Log => rows,
     }
 }
 
