@@ -25,14 +25,16 @@ struct Kind {
     oob_bytes: u32,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind { policy: Policy::Zrwa, oob_bytes: 64 },
     Kind { policy: Policy::Log, oob_bytes: 64 },
     Kind { policy: Policy::InPlace, oob_bytes: 64 },
     IN_BLOCKS,
+    IN_ZRWAS,
 ];
 
 const IN_BLOCKS: Kind = Kind { policy: Policy::Log, oob_bytes: 0 };
+const IN_ZRWAS: Kind = Kind { policy: Policy::Zrwa, oob_bytes: 0 };
 
 impl Kind {
     fn shape(self) -> Geometry {
@@ -40,11 +42,12 @@ impl Kind {
     }
 
     fn options(self) -> CreateOptions {
-        // Chunks and groups have no common multiple in a zone.
+        // Chunks and groups, or bundles, have no common multiple in a zone.
+        let in_zrwa = self.policy == Policy::Zrwa && self.oob_bytes == 0;
         CreateOptions {
             policy: Some(self.policy),
             checksums: true,
-            checksum_group_blocks: 11,
+            checksum_group_blocks: if in_zrwa { 15 } else { 11 },
             ..options(CHUNK)
         }
     }
@@ -367,18 +370,27 @@ fn lost_overwrite_in_zrwa_is_detected() {
     }
 }
 
-/// Which blocks of the members are wrong after the end of a process with checksums in blocks of the zones: those in the
-/// last groups are right again only if the array was closed; after a crash they are never returned wrong.
 #[test]
 fn last_groups_are_verified_after_close_and_never_wrong_after_crash() {
+    check_last_groups(IN_BLOCKS);
+}
+
+#[test]
+fn last_bundles_in_zrwas_are_verified_after_close_and_never_wrong_after_crash() {
+    check_last_groups(IN_ZRWAS);
+}
+
+/// Which blocks of the members are wrong after the end of a process with checksums in blocks of the zones: those in the
+/// last groups are right again only if the array was closed; after a crash they are never returned wrong.
+fn check_last_groups(kind: Kind) {
     // The tail in a chunk whose partial parity is logged, and in the last one, whose parity is in its row.
     let tails = [TAIL, 3 * STRIPE + 2 * CHUNK + 3];
     for ((parities, members), tail) in
         [(1, 4), (2, 5)].into_iter().flat_map(|level| tails.map(|tail| (level, tail)))
     {
         let created = || {
-            let options = CreateOptions { parities, ..IN_BLOCKS.options() };
-            let scene = Scene::with_members(members, options, IN_BLOCKS.shape());
+            let options = CreateOptions { parities, ..kind.options() };
+            let scene = Scene::with_members(members, options, kind.shape());
             for at in 0..tail {
                 scene.write(0, at, 1);
             }
@@ -402,7 +414,9 @@ fn last_groups_are_verified_after_close_and_never_wrong_after_crash() {
                     for block in 0..tail {
                         let read = scene.array.submit(Command::read(Lba(block), Buf::zeroed(BLOCK)));
                         let done = run(&scene.runtime, read);
-                        let about = format!("{parities}: member {member}, {at}: block {block}, {is_closed}");
+                        let about = format!(
+                            "{kind:?}, {parities}: member {member}, {at}: block {block}, {is_closed}"
+                        );
                         match done.result {
                             Ok(()) => assert!(done.data[..] == pattern(block, 1), "{about}"),
                             Err(_) if is_closed || parities == 2 => panic!("{about}"),
@@ -414,7 +428,7 @@ fn last_groups_are_verified_after_close_and_never_wrong_after_crash() {
             }
         }
         // With one parity, blocks of complete stripes in last groups.
-        assert_eq!(lost > 0, parities == 1, "{lost} blocks of {count} arrays");
+        assert_eq!(lost > 0, parities == 1, "{kind:?}: {lost} blocks of {count} arrays");
     }
 }
 
@@ -423,15 +437,16 @@ fn last_groups_are_verified_after_close_and_never_wrong_after_crash() {
 #[test]
 fn running_parity_of_tail_is_not_that_of_wrong_block() {
     let tail = 3 * STRIPE + 2 * CHUNK + 3;
-    for (wrong, other) in (0..5).flat_map(|wrong| (0..5).map(move |other| (wrong, other))) {
+    let members = || (0..5).flat_map(|wrong| (0..5).map(move |other| (wrong, other)));
+    for (kind, (wrong, other)) in KINDS[3..].iter().flat_map(|kind| members().map(move |pair| (kind, pair))) {
         if wrong == other {
             continue;
         }
-        let options = CreateOptions { parities: 2, ..IN_BLOCKS.options() };
-        let mut scene = Scene::with_members(5, options, IN_BLOCKS.shape());
+        let options = CreateOptions { parities: 2, ..kind.options() };
+        let mut scene = Scene::with_members(5, options, kind.shape());
         (0..tail).for_each(|at| scene.write(0, at, 1));
-        // Row 3 of the parts, behind one checksum block.
-        let lba = address(&scene, 0, 3 * CHUNK + 1 + 1);
+        // Row 3 of the parts, with the policy `log` behind one checksum block.
+        let lba = address(&scene, 0, 3 * CHUNK + 1 + u64::from(kind.policy == Policy::Log));
         let mut bytes = scene.rig.stored(wrong, lba).unwrap();
         bytes[5] ^= 8;
         scene.rig.forge(wrong, lba, Some(&bytes));
@@ -445,9 +460,10 @@ fn running_parity_of_tail_is_not_that_of_wrong_block() {
 /// A zone that is finished, and one that is full, have no last groups.
 #[test]
 fn full_zones_are_verified_after_crash() {
-    for blocks in [1, STRIPE + 5, IN_BLOCKS.shape().zone_capacity_blocks] {
+    let sizes = [1, STRIPE + 5, IN_BLOCKS.shape().zone_capacity_blocks];
+    for (kind, blocks) in KINDS[3..].iter().flat_map(|kind| sizes.map(|blocks| (kind, blocks))) {
         let created = || {
-            let scene = Scene::created(IN_BLOCKS.options(), IN_BLOCKS.shape());
+            let scene = Scene::created(kind.options(), kind.shape());
             let capacity = scene.array.geometry().zone_capacity_blocks;
             scene.write(0, 0, blocks.min(capacity));
             scene.submit(finish(0));
@@ -462,7 +478,7 @@ fn full_zones_are_verified_after_crash() {
                 scene.rig.forge(member, lba, Some(&bytes));
                 scene.cut(|_| false);
                 scene.assemble(None);
-                assert!(is_right(&scene, 0, tail), "{blocks}: member {member}, block {at}");
+                assert!(is_right(&scene, 0, tail), "{kind:?}, {blocks}: member {member}, block {at}");
             }
         }
     }
@@ -471,8 +487,12 @@ fn full_zones_are_verified_after_crash() {
 /// All members hold an earlier life of the zone, with its checksum blocks: it does not count.
 #[test]
 fn group_of_earlier_zone_epoch_with_its_checksum_block_is_detected() {
-    let mut scene = Scene::created(IN_BLOCKS.options(), IN_BLOCKS.shape());
-    let blocks = 0..IN_BLOCKS.shape().zone_capacity_blocks;
+    KINDS[3..].iter().for_each(|kind| check_earlier_zone_epoch(*kind));
+}
+
+fn check_earlier_zone_epoch(kind: Kind) {
+    let mut scene = Scene::created(kind.options(), kind.shape());
+    let blocks = 0..kind.shape().zone_capacity_blocks;
     let mut lives = Vec::new();
     for life in 0..2 {
         if life > 0 {
@@ -496,7 +516,7 @@ fn group_of_earlier_zone_epoch_with_its_checksum_block_is_detected() {
 }
 
 #[test]
-fn checksums_need_metadata_or_the_policy_log_and_no_appends() {
+fn checksums_need_metadata_or_room_in_zones_and_no_appends() {
     let runtime = engine::runtime::Runtime::new();
     let created = |policy, oob_bytes, group_blocks| {
         let shape = Geometry { oob_bytes, ..IN_BLOCKS.shape() };
@@ -507,9 +527,10 @@ fn checksums_need_metadata_or_the_policy_log_and_no_appends() {
     };
     assert_eq!(created(Some(Policy::Zrwa), 20, 0), Ok(Policy::Zrwa));
     assert_eq!(created(Some(Policy::Log), 16, 0), Ok(Policy::Log));
-    assert_eq!(created(None, 0, 0), Ok(Policy::Log));
-    let refused = created(Some(Policy::Zrwa), 16, 0).unwrap_err();
-    assert!(refused.contains("choose the policy 'log'"), "{refused}");
+    assert_eq!(created(Some(Policy::Zrwa), 16, 0), Ok(Policy::Zrwa));
+    assert_eq!(created(None, 0, 0), Ok(Policy::Zrwa));
+    let refused = created(Some(Policy::InPlace), 16, 0).unwrap_err();
+    assert!(refused.contains("choose the policy 'zrwa' or 'log'"), "{refused}");
     let refused = created(Some(Policy::Log), 64, 16).unwrap_err();
     assert!(refused.contains("has no checksums"), "{refused}");
 }

@@ -45,8 +45,11 @@ pub const CHECKSUMS: u64 = 4;
 /// Incompatible feature: each block of a data zone has a checksum in a block of the zone.
 pub const CHECKSUM_BLOCKS: u64 = 8;
 
+/// Incompatible feature: as [`CHECKSUM_BLOCKS`], in zones that are written in their ZRWAs.
+pub const ZRWA_CHECKSUM_BLOCKS: u64 = 16;
+
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | CHECKSUM_BLOCKS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -188,8 +191,10 @@ pub enum Order {
     Any,
     /// One write at a time.
     One,
-    /// One write at a time, with checksums in blocks of the zones.
+    /// One write at a time or, `in_zrwa`, in any order, with checksums in blocks of the zones.
     Checksums {
+        /// Whether zones are written in their ZRWAs.
+        in_zrwa: bool,
         /// Blocks that share a checksum block.
         group_blocks: u64,
         /// UUID of the member that is written.
@@ -315,10 +320,12 @@ impl Superblock {
     /// How the zones of the member with UUID `member` are written.
     pub fn order(&self, member: Uuid) -> Order {
         match self.group_blocks {
+            0 if self.checksum_group_blocks > 0 => Order::Checksums {
+                in_zrwa: self.policy.uses_zrwa(),
+                group_blocks: self.checksum_group_blocks as u64,
+                member,
+            },
             _ if self.policy.uses_zrwa() => Order::Any,
-            0 if self.checksum_group_blocks > 0 => {
-                Order::Checksums { group_blocks: self.checksum_group_blocks as u64, member }
-            }
             0 => Order::One,
             blocks => Order::Groups { blocks: blocks as u64, member },
         }
@@ -326,7 +333,7 @@ impl Superblock {
 
     /// Whether each block of a zone has a checksum.
     pub fn has_checksums(&self) -> bool {
-        self.incompatible & (CHECKSUMS | CHECKSUM_BLOCKS) != 0
+        self.incompatible & (CHECKSUMS | CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS) != 0
     }
 
     /// Whether each block of a zone has a checksum in its out-of-band metadata.
@@ -400,7 +407,7 @@ impl Superblock {
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
         // Without these features the field is reserved.
         let of = |feature: u64| if incompatible & feature != 0 { group_blocks } else { 0 };
-        let (group_blocks, checksum_group_blocks) = (of(GROUPS), of(CHECKSUM_BLOCKS));
+        let (group_blocks, checksum_group_blocks) = (of(GROUPS), of(CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS));
         // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
@@ -469,13 +476,15 @@ impl Superblock {
         let can_be = self.group_blocks.is_power_of_two() && self.policy == Policy::Log && self.aggregate == 1;
         let group_blocks_can_be = if has_groups { can_be } else { self.group_blocks == 0 };
         expect(group_blocks_can_be, "group blocks", self.group_blocks)?;
-        let has_blocks = self.incompatible & CHECKSUM_BLOCKS != 0;
+        let has_blocks = self.incompatible & (CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS) != 0;
         let can_be = CHECKSUM_GROUP_BLOCKS.contains(&(self.checksum_group_blocks as u64))
-            && self.policy == Policy::Log
-            && self.aggregate == 1;
+            && match self.incompatible & ZRWA_CHECKSUM_BLOCKS {
+                0 => self.policy == Policy::Log && self.aggregate == 1,
+                _ => self.policy == Policy::Zrwa,
+            };
         let checksum_group_can_be = if has_blocks { can_be } else { self.checksum_group_blocks == 0 };
         expect(checksum_group_can_be, "checksum group blocks", self.checksum_group_blocks)?;
-        let exclusive = self.incompatible & (GROUPS | CHECKSUMS | CHECKSUM_BLOCKS);
+        let exclusive = self.incompatible & KNOWN_INCOMPATIBLE;
         expect(exclusive.count_ones() <= 1, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;

@@ -10,7 +10,7 @@ use crate::{
         record::{Record, ZoneRecord},
         superblock::{
             AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUPS, Order, Stage,
-            Superblock, SuperblockMember, members_of, wrong_with_name,
+            Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of, wrong_with_name,
         },
     },
     raid::{
@@ -273,16 +273,17 @@ fn draft(
     let in_blocks =
         options.checksums && geometries().any(|geometry| (geometry.oob_bytes as usize) < SUMMED_OOB_BYTES);
     let policy = match options.group_blocks {
-        0 if in_blocks => options.policy.unwrap_or(Policy::Log),
         0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
         _ => Policy::Log,
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
     let uuid = |member: usize| member_uuid(Uuid(options.uuid), member, 1);
     let order = |member: usize| match options.group_blocks {
-        _ if in_blocks => {
-            Order::Checksums { group_blocks: options.checksum_group_blocks as u64, member: uuid(member) }
-        }
+        _ if in_blocks => Order::Checksums {
+            in_zrwa: policy.uses_zrwa(),
+            group_blocks: options.checksum_group_blocks as u64,
+            member: uuid(member),
+        },
         _ if policy.uses_zrwa() || behaviour.log_step >= LogStep::Unsequenced => Order::Any,
         0 => Order::One,
         blocks => Order::Groups { blocks: blocks as u64, member: uuid(member) },
@@ -290,7 +291,7 @@ fn draft(
     if options.checksums && options.group_blocks > 0 {
         return Err(NoDesign::ChecksumsOfAppends.into());
     }
-    if in_blocks && policy != Policy::Log {
+    if in_blocks && policy == Policy::InPlace {
         return Err(NoDesign::ChecksumsInBlocks { policy: policy.name() }.into());
     }
     for drive in drives {
@@ -301,6 +302,9 @@ fn draft(
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
+    if in_blocks && members.len() < drives.len() {
+        return Err(NoDesign::ChecksumGroups { blocks: options.checksum_group_blocks }.into());
+    }
     let groups = if in_blocks { options.checksum_group_blocks } else { 0 };
     let mut superblock = plan(options, (policy, aggregate, groups), &members)?;
     // Model, serial number and size of the drive itself, not of the device that adapts it.
@@ -352,9 +356,11 @@ fn plan(
         return Err(NoDesign::Zones { chunk_blocks: chunk, stripe_blocks: stripe }.into());
     }
     let capacity = rows * stripe;
-    // Two active zones are reserved: the metadata zone that is being written, and a full zone under repair.
+    // Two active zones are reserved: the metadata zone that is being written, and a full zone under repair. With checksum
+    // blocks a third one: an empty zone that is being finished.
+    let reserved = if checksum_group_blocks > 0 { 3 } else { 2 };
     let active =
-        geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(2).min(zones);
+        geometries().map(|g| active_zones(g, policy)).min().unwrap_or(0).saturating_sub(reserved).min(zones);
     if active == 0 {
         return Err(NoDesign::OpenZones.into());
     }
@@ -366,6 +372,7 @@ fn plan(
             | match (options.checksums, checksum_group_blocks) {
                 (false, _) => 0,
                 (true, 0) => CHECKSUMS,
+                (true, _) if policy.uses_zrwa() => ZRWA_CHECKSUM_BLOCKS,
                 (true, _) => CHECKSUM_BLOCKS,
             },
         array,

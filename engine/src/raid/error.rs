@@ -287,10 +287,17 @@ pub enum NoDesign {
     ChecksumsOfAppends,
     #[error(
         "the drives have less than 20 bytes of metadata for each block, and the policy '{policy}' has checksums nowhere \
-         else: choose the policy 'log', or do without checksums"
+         else: choose the policy 'zrwa' or 'log', or do without checksums"
     )]
     ChecksumsInBlocks { policy: &'static str },
-    #[error("the drives support too few open zones: at least three are needed")]
+    #[error(
+        "the ZRWA or the zones of the drives are too small for checksums of groups of {blocks} blocks: do without \
+         checksums"
+    )]
+    ChecksumGroups { blocks: u32 },
+    #[error(
+        "the drives support too few open zones: at least three are needed, and a fourth for checksums in blocks of the zones"
+    )]
     OpenZones,
     #[error("the geometry of the array is invalid: {0}")]
     Absurd(#[from] Absurd),

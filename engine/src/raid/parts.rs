@@ -62,6 +62,8 @@ pub struct Raid {
     pub may_clear: Cell<bool>,
     /// The right to attach a drive.
     pub attaching: Exclusive,
+    /// The right to finish an empty zone, of which a member writes checksum blocks: it takes an active zone for a moment.
+    pub finishing_empty: Exclusive,
     pub events: Events,
 }
 
@@ -100,6 +102,7 @@ impl Raid {
             background: BackgroundJob::default(),
             may_clear: Cell::new(false),
             attaching: Exclusive::default(),
+            finishing_empty: Exclusive::default(),
             events: Events::default(),
             geometry,
         })

@@ -43,6 +43,8 @@ struct ChecksumCosts {
     engine: Vec<RequestCost>,
     /// The same with the policy `log` and checksums in blocks of the zones, on drives without metadata.
     engine_in_blocks: Vec<RequestCost>,
+    /// The same with the policy `zrwa`.
+    engine_in_zrwas: Vec<RequestCost>,
     /// On null drives behind io_uring; processor time.
     daemon: Vec<RequestCost>,
 }
@@ -51,8 +53,9 @@ struct ChecksumCosts {
 pub fn run(output: Output, rounds: usize) -> Result<u8> {
     begin(output, rounds)?;
     let costs = ChecksumCosts {
-        engine: engine_costs(rounds, false)?,
-        engine_in_blocks: engine_costs(rounds, true)?,
+        engine: engine_costs(rounds, None)?,
+        engine_in_blocks: engine_costs(rounds, Some(Policy::Log))?,
+        engine_in_zrwas: engine_costs(rounds, Some(Policy::Zrwa))?,
         daemon: daemon_costs(rounds)?,
     };
     output.print(&costs, |costs| {
@@ -64,7 +67,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         let rows = |costs: &[RequestCost]| costs.iter().map(row).collect::<String>();
         let parts = [
             ("engine, checksums in metadata", &costs.engine),
-            ("engine, checksums in blocks of the zones", &costs.engine_in_blocks),
+            ("engine, policy log, checksums in blocks of the zones", &costs.engine_in_blocks),
+            ("engine, policy zrwa, checksums in blocks of the zones", &costs.engine_in_zrwas),
             ("daemon, checksums in metadata", &costs.daemon),
         ];
         parts.map(|(title, costs)| format!("{title}\n{head}{}", rows(costs))).concat()
@@ -86,13 +90,13 @@ fn paired(request: &'static str, rounds: usize, round: impl Fn(bool) -> Result<f
     Ok(RequestCost { request, without_ns, with_ns, overhead: ratio - 1.0 })
 }
 
-fn engine_costs(rounds: usize, in_blocks: bool) -> Result<Vec<RequestCost>> {
+/// Costs of an array with a policy and checksums in blocks of the zones; or with the best policy, and checksums in metadata.
+fn engine_costs(rounds: usize, policy: Option<Policy>) -> Result<Vec<RequestCost>> {
     let mut geometry = Model::zn540().scaled(8, ZONE_BLOCKS).geometry;
-    if in_blocks {
+    if policy.is_some() {
         geometry.oob_bytes = 0;
     }
     let bench = |checksums| {
-        let policy = in_blocks.then_some(Policy::Log);
         let options = CreateOptions { checksums, policy, ..options_with(1) };
         let drive = |geometry| Rc::new(EmulatedDrive::in_memory(&geometry)) as Rc<dyn ZonedDevice>;
         Bench::with(rounds, options, &geometry, drive)

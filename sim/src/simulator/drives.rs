@@ -182,9 +182,7 @@ fn judge_parity(
             for (member, (bay, part)) in places.iter().enumerate() {
                 let place = match &found[member] {
                     Some(found) => found.places.get(&block).copied().unwrap_or(u64::MAX),
-                    None => {
-                        block + block.checked_div(world.scenario.checksum_group_blocks as u64).unwrap_or(0)
-                    }
+                    None => world.scenario.place(&world.command_queue.geometry(*bay), block).0,
                 };
                 let bytes = read_block(world, *bay, aggregate, *part, place)?;
                 match layout.role(member, row) {

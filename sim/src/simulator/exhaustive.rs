@@ -161,6 +161,14 @@ impl Case {
             ..case(name, members, 2, steps)
         };
         let in_logs = |name, members, steps| Case { policy: Policy::Log, ..case(name, members, 0, steps) };
+        // A bundle is as large as the ZRWA without its checksum block; the third one ends in the middle of a row.
+        let window_chunks = 2 * rows + 1;
+        let with_sums = |name, steps| Case {
+            window_chunks,
+            checksum_group_blocks: window_chunks as u32 * 2 - 1,
+            ..case(name, 3, 2, steps)
+        };
+        let before_end_of_bundle = Some(if parities == 1 { 20 } else { 28 });
         vec![
             case("two data chunks", 3, 2, vec![fua(1), write(3), fua(2), write(1), Flush, fua(4)]),
             case("smallest window", 3, 1, vec![write(3), fua(3), write(2), fua(1)]),
@@ -223,6 +231,17 @@ impl Case {
                 checksum_group_blocks: 3,
                 spare_zones: 1,
                 ..in_logs("checksum blocks, worn zone", 3, vec![write(3), Wear, write(4), Rebuild, write(3)])
+            },
+            with_sums("checksum blocks in ZRWAs", vec![fua(3), write(4), Reset, fua(2)]),
+            with_sums("checksum blocks in ZRWAs, finish", vec![fua(3), write(2), Finish]),
+            Case {
+                from_end_blocks: before_end_of_bundle,
+                ..with_sums("checksum blocks in ZRWAs, end of a bundle", vec![write(2), fua(5), write(1)])
+            },
+            Case {
+                from_end_blocks: Some(9),
+                volatile_cache: true,
+                ..with_sums("checksum blocks in ZRWAs, end of the zone", vec![fua(2), write(3), fua(4)])
             },
             in_place("in place", 4, vec![write(1), write(3), write(3)]),
             Case {

@@ -125,7 +125,7 @@ pub fn run_seed(maker: &dyn Maker, seed: u64, tracing: TraceMode) -> Outcome {
         let mut scenario = Scenario::draw(&mut rng, maker.policy(), maker.parities());
         if scenario.policy == Policy::Log && maker.appends(draw_appends(&rng)) {
             scenario.append(&mut rng);
-        } else if scenario.policy == Policy::Log {
+        } else if scenario.policy != Policy::InPlace {
             scenario.store_checksums();
         }
         if maker.arrange(&mut scenario) {

@@ -265,9 +265,50 @@ impl Scenario {
         if drive.oob_bytes as usize >= SUMMED_OOB_BYTES || rng.chance(1, 2) {
             return;
         }
-        self.checksum_group_blocks = *rng.pick(&[1, 3, 8, 13, 64, 1008]);
-        drive.zone_capacity_blocks += drive.zone_capacity_blocks / self.checksum_group_blocks as u64 + 1;
+        match drive.zrwa.as_mut().filter(|_| self.policy == Policy::Zrwa) {
+            None => {
+                self.checksum_group_blocks = *rng.pick(&[1, 3, 8, 13, 64, 1008]);
+                let groups = drive.zone_capacity_blocks / self.checksum_group_blocks as u64 + 1;
+                drive.zone_capacity_blocks += groups;
+            }
+            Some(zrwa) => {
+                // A bundle is no smaller than a ZRWA. On mixed drives a zone has one, whatever their granularity.
+                let parts = self.aggregate as u64;
+                let granularity = zrwa.granularity_blocks;
+                let least = parts * zrwa.size_blocks / granularity;
+                let more = if self.mixed { 1008 } else { *rng.pick(&[0, 1, 5, 13, 100]) };
+                let group = (least + more).min(1008);
+                self.checksum_group_blocks = group as u32;
+                if parts == 1 {
+                    zrwa.size_blocks += granularity;
+                }
+                let data = parts * drive.zone_capacity_blocks;
+                let sums = (data / (group * granularity) + 1) * granularity;
+                // The last bundle may have to be as large as a ZRWA.
+                let all = data + sums + parts * zrwa.size_blocks + 4 * granularity;
+                let unit = if parts > 1 { zrwa.size_blocks } else { 1 };
+                drive.zone_capacity_blocks = all.div_ceil(parts).next_multiple_of(unit);
+            }
+        }
         drive.zone_size_blocks = drive.zone_size_blocks.max(drive.zone_capacity_blocks);
+        // An array with checksum blocks reserves another active zone.
+        let more = |limit: &mut u32| *limit += if *limit > 0 { self.aggregate } else { 0 };
+        [&mut drive.max_open, &mut drive.max_active].into_iter().for_each(more);
+        drive.zrwa.iter_mut().for_each(|zrwa| zrwa.max_zones += self.aggregate);
+    }
+
+    /// The place on a drive of block `at` of a member's part of a zone, with checksums in blocks of the zones, and the
+    /// place behind the data of its bundle.
+    pub fn place(&self, drive: &Geometry, at: u64) -> (u64, u64) {
+        let group = self.checksum_group_blocks as u64;
+        let sums = match self.policy {
+            Policy::Zrwa => drive.zrwa.map_or(1, |zrwa| zrwa.granularity_blocks),
+            _ => 1,
+        };
+        match at.checked_div(group * sums) {
+            Some(bundle) => (at + bundle * sums, (bundle + 1) * group * sums + bundle * sums),
+            None => (at, u64::MAX),
+        }
     }
 
     /// Makes the array write its zones by appends, on drives that support appends.

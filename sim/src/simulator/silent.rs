@@ -12,7 +12,8 @@ use super::{
 };
 use engine::{
     buf::BLOCK,
-    zone::{Lba, ZoneIndex},
+    raid::policy::Policy,
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 
 /// A silent fault.
@@ -92,11 +93,18 @@ fn draw_written(world: &mut World<'_>, bay: Bay) -> Option<Lba> {
 
 /// Whether the checksum of a block is in memory alone, since the checksum block of its group is not written yet.
 fn is_in_last_group(world: &World<'_>, bay: Bay, lba: Lba) -> bool {
-    let group = world.scenario.checksum_group_blocks as u64;
-    let (zone, at) = world.command_queue.geometry(bay).locate(lba);
+    let (scenario, geometry) = (&world.scenario, world.command_queue.geometry(bay).clone());
+    let (zone, place) = geometry.locate(lba);
     let info = world.command_queue.ssd(bay).zones().info(zone);
-    let sum_place = (at / (group + 1) * (group + 1) + group).min(info.capacity_blocks.saturating_sub(1));
-    group > 0 && zone.0 >= META_ZONES && info.state.is_active() && info.wp_blocks <= sum_place
+    if scenario.checksum_group_blocks == 0 || zone.0 < META_ZONES * scenario.aggregate {
+        return false;
+    }
+    // An empty zone may have blocks in a ZRWA.
+    let is_open = info.state.is_active() || scenario.policy == Policy::Zrwa && info.state == ZoneState::Empty;
+    // The end of the bundle: the place is not below that of the block with the same number.
+    let at = (0..=place).rev().find(|at| scenario.place(&geometry, *at).0 <= place).unwrap_or(0);
+    let sum_place = scenario.place(&geometry, at).1.min(info.capacity_blocks.saturating_sub(1));
+    is_open && (scenario.aggregate > 1 || info.wp_blocks <= sum_place)
 }
 
 /// Injects one silent fault in a life.

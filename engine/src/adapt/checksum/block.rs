@@ -1,6 +1,6 @@
 //! Checksum blocks: the blocks of a zone that hold the checksums of the others.
 
-use crate::buf::{BLOCK, BufMut};
+use crate::buf::BLOCK;
 use std::ops::RangeInclusive;
 
 /// Data blocks whose checksums a checksum block can hold.
@@ -38,7 +38,7 @@ pub struct SumOwner {
 }
 
 /// Writes the checksum block of `owner` with `sums` into `block`; `last` if the zone ends with it.
-pub fn encode(block: &mut BufMut, owner: &SumOwner, sums: &[u32], last: bool) {
+pub fn encode(block: &mut [u8], owner: &SumOwner, sums: &[u32], last: bool) {
     assert!(GROUP_BLOCKS.contains(&(sums.len() as u64)), "a checksum block of {} blocks", sums.len());
     block.fill(0);
     block[4..8].copy_from_slice(&MAGIC.to_le_bytes());
@@ -84,6 +84,7 @@ fn seal(block: &[u8], owner: &SumOwner) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::BufMut;
 
     #[test]
     fn checksum_block_is_valid_for_its_owner_alone() {

@@ -1,13 +1,12 @@
 //! Learning how far zones are written, and the checksums of their last groups.
 
 use super::{
-    block::{NO_SUM, sum_of},
+    block::sum_of,
     state::{ChecksumInner, ZoneSums},
-    write::carry_out,
 };
 use crate::{
-    buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Done, Status},
+    buf::BLOCK,
+    device::{Command, Completion, DeviceError, Status},
     zone::ZoneIndex,
 };
 use std::rc::Rc;
@@ -39,62 +38,72 @@ pub async fn look(inner: &ChecksumInner, zone: ZoneIndex) -> Result<(), DeviceEr
     Ok(())
 }
 
-/// Queues a command until the checksums of its zone are known.
-pub fn wait(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -> Completion {
-    let (completer, completion) = inner.slots.pair();
-    let mut waiting = inner.waiting.borrow_mut();
-    let others = waiting.entry(zone.0).or_default();
-    others.push((command, completer));
-    if others.len() == 1 {
-        let this = inner.clone();
-        inner.runtime.spawn(async move {
-            let known = believe(&this, zone).await;
-            let commands = this.waiting.borrow_mut().remove(&zone.0).unwrap_or_default();
-            let mut sent = Vec::new();
-            for (command, completer) in commands {
-                match known {
-                    Err(error) if matches!(command, Command::Write { .. } | Command::Finish { .. }) => {
-                        completer.complete(Done::error(error));
-                    }
-                    _ => sent.push((carry_out(&this, zone, command), completer)),
-                }
-            }
-            for (completion, completer) in sent {
-                completer.complete(completion.await);
-            }
-        });
+/// Whether a command needs to know how far its zone is written, and the checksums of the blocks there.
+pub fn needs_state(inner: &ChecksumInner, command: &Command) -> bool {
+    match command {
+        Command::Write { .. } | Command::Finish { .. } => true,
+        Command::FlushZrwa { .. } | Command::Open { .. } => inner.in_zrwa(),
+        _ => false,
     }
-    completion
 }
 
-/// Computes the checksums of the unverified blocks of a zone from what the drive returns. A block that it cannot read
-/// stays without a checksum.
-async fn believe(inner: &ChecksumInner, zone: ZoneIndex) -> Result<(), DeviceError> {
+/// Computes the checksums of the unverified blocks of a zone from what the drive returns, before the zone is written
+/// again. A block that it cannot read stays without a checksum. In a ZRWA that is done when the bundle ends: until then
+/// blocks may be written again.
+pub async fn believe(inner: &ChecksumInner, zone: ZoneIndex) -> Result<(), DeviceError> {
     look(inner, zone).await?;
-    let blocks = inner.with(zone, |sums| match sums {
-        ZoneSums::Open(open) => open.unverified(),
-        _ => 0..0,
-    });
-    for at in blocks {
-        let is_unverified = inner.with(zone, |sums| match sums {
-            ZoneSums::Open(open) => open.sum(at) == Some(NO_SUM),
-            _ => false,
-        });
-        if !is_unverified {
-            continue;
-        }
-        let lba = inner.place(zone, at);
-        let done = inner.device.submit(Command::read(lba, Buf::zeroed(BLOCK))).await;
-        match done.result {
-            Ok(()) => inner.with(zone, |sums| sums.set_unverified(at, sum_of(&done.data))),
-            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {}
-            Err(error) => return Err(error),
-        }
+    if inner.in_zrwa() {
+        return Ok(());
     }
+    believe_blocks(inner, zone, u64::MAX).await?;
     inner.with(zone, |sums| {
         if let ZoneSums::Open(open) = sums {
-            open.has_unverified = false;
+            open.unverified_to = 0;
         }
     });
+    Ok(())
+}
+
+/// Most blocks that are read at once.
+const BELIEVED_AT_ONCE: u64 = 64;
+
+/// Computes the checksums of the unverified blocks of a zone before block `end` from what the drive returns.
+pub async fn believe_blocks(inner: &ChecksumInner, zone: ZoneIndex, end: u64) -> Result<(), DeviceError> {
+    let is_unverified = |at: u64| {
+        inner.with(zone, |sums| match sums {
+            ZoneSums::Open(open) => open.is_unverified(at),
+            _ => false,
+        })
+    };
+    let all = inner.unverified(zone);
+    let (mut at, end) = (all.start, all.end.min(end));
+    let mut singly_to = 0;
+    while at < end {
+        let most = BELIEVED_AT_ONCE.min(inner.geometry.max_transfer_blocks as u64);
+        let most = if at < singly_to { 1 } else { most };
+        let count = (at..end).take(most as usize).take_while(|at| is_unverified(*at)).count() as u64;
+        let count = count.min(inner.shape.left_in_group(at));
+        if count == 0 {
+            at += 1;
+            continue;
+        }
+        let buf = inner.pool.borrow_mut().take(count).freeze();
+        let done = inner.device.submit(Command::read(inner.place(zone, at), buf)).await;
+        match done.result {
+            Ok(()) => {
+                let sums = done.data.chunks(BLOCK).map(sum_of);
+                (at..).zip(sums).for_each(|(at, sum)| inner.set_unverified(zone, at, sum));
+            }
+            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
+                // Some of them may be readable.
+                if count > 1 {
+                    singly_to = at + count;
+                    continue;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        at += count;
+    }
     Ok(())
 }

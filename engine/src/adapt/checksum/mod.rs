@@ -19,21 +19,24 @@
 //! Zones are written at their write pointers, one write after the other: the device below is a
 //! [`Sequencer`](crate::adapt::sequence::Sequencer). A write that completes a group is followed by the checksum block, in
 //! the same batch. Until that is written, or if it cannot be, it stays in memory.
+//!
+//! Or they are written in their ZRWAs (`window.rs`). Then several groups form a *bundle*, followed by their checksum blocks.
 
 pub mod block;
 mod learn;
 mod read;
 mod state;
+mod window;
 mod write;
 
 use crate::{
     device::{
-        BlockChecksums, Command, Completion, DriveId, Geometry, Status, ZoneEpochs, ZonedDevice, Zones,
+        BlockChecksums, Command, Completion, Done, DriveId, Geometry, Status, ZoneEpochs, ZonedDevice, Zones,
+        Zrwa,
     },
     runtime::Runtime,
     zone::ZoneIndex,
 };
-use block::GROUP_BLOCKS;
 pub use state::ChecksumUsage;
 use state::{ChecksumInner, ChecksumShape, ZoneSums};
 use std::{ops::Range, rc::Rc};
@@ -52,18 +55,21 @@ impl ChecksumDevice {
         device: Rc<dyn ZonedDevice>,
         usage: ChecksumUsage,
     ) -> Option<ChecksumDevice> {
-        let geometry = ChecksumDevice::geometry_of(device.geometry(), usage.group_blocks)?;
-        Some(ChecksumDevice(Rc::new(ChecksumInner::new(runtime, device, geometry, usage))))
+        let (group_blocks, in_zrwa) = (usage.group_blocks, usage.in_zrwa);
+        let geometry = ChecksumDevice::geometry_of(device.geometry(), group_blocks, in_zrwa)?;
+        let shape = ChecksumShape::new(device.geometry(), group_blocks, in_zrwa)?;
+        Some(ChecksumDevice(Rc::new(ChecksumInner::new(runtime, device, (geometry, shape), usage))))
     }
 
-    /// Geometry of a drive with a checksum block for each `group_blocks` blocks. `None` if they are not in
-    /// [`GROUP_BLOCKS`], or a zone has no room for a block and its checksum.
-    pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
-        let possible = GROUP_BLOCKS.contains(&group_blocks) && drive.zone_capacity_blocks >= 2;
-        possible.then(|| Geometry {
-            zone_capacity_blocks: ChecksumShape::new(group_blocks, drive.zone_capacity_blocks)
-                .capacity_blocks,
-            zrwa: None,
+    /// Geometry of a drive with a checksum block for each `group_blocks` blocks, with the ZRWA if zones are written
+    /// `in_zrwa`. `None` if these are not in [`block::GROUP_BLOCKS`]; a zone has no room for a block and its checksum; or the
+    /// ZRWA is larger than a bundle, or no larger than its checksum blocks.
+    pub fn geometry_of(drive: &Geometry, group_blocks: u64, in_zrwa: bool) -> Option<Geometry> {
+        let shape = ChecksumShape::new(drive, group_blocks, in_zrwa)?;
+        let smaller = |zrwa: Zrwa| Zrwa { size_blocks: zrwa.size_blocks - shape.bundle_groups, ..zrwa };
+        Some(Geometry {
+            zone_capacity_blocks: shape.capacity_blocks,
+            zrwa: drive.zrwa.filter(|_| in_zrwa).map(smaller),
             max_append_blocks: 0,
             ..drive.clone()
         })
@@ -94,16 +100,11 @@ impl ZonedDevice for ChecksumDevice {
 
 impl BlockChecksums for ChecksumDevice {
     fn unverified(&self, zone: ZoneIndex) -> Range<u64> {
-        self.0.with(zone, |sums| match sums {
-            ZoneSums::Open(open) => open.unverified(),
-            _ => 0..0,
-        })
+        self.0.unverified(zone)
     }
 
     fn set_unverified(&self, zone: ZoneIndex, at: u64, sums: &[u32]) {
-        self.0.with(zone, |known| {
-            (at..).zip(sums).for_each(|(at, sum)| known.set_unverified(at, *sum));
-        });
+        (at..).zip(sums).for_each(|(at, sum)| self.0.set_unverified(zone, at, *sum));
     }
 
     fn last_sums(&self, zone: ZoneIndex) -> Option<(u64, Vec<u32>)> {
@@ -137,7 +138,7 @@ fn submit(inner: &Rc<ChecksumInner>, command: Command) -> Completion {
             return inner.device.submit(command);
         }
         Command::Append { .. } => return Completion::failed(Status::InvalidOpcode),
-        Command::FlushZrwa { .. } => return Completion::failed(Status::InvalidField),
+        Command::FlushZrwa { .. } if !inner.in_zrwa() => return Completion::failed(Status::InvalidField),
         _ => {}
     }
     // A command for all zones: none of them can be finished without the checksums of its last group.
@@ -148,9 +149,45 @@ fn submit(inner: &Rc<ChecksumInner>, command: Command) -> Completion {
     if let Command::Read { lba, data, oob } = command {
         return read::read(inner, zone, inner.geometry.locate(lba).1, data, oob);
     }
-    let needs_sums = matches!(command, Command::Write { .. } | Command::Finish { .. });
-    if inner.waiting.borrow().contains_key(&zone.0) || needs_sums && !inner.is_ready(zone) {
-        return learn::wait(inner, zone, command);
+    let waits = learn::needs_state(inner, &command) && !inner.is_ready(zone);
+    if waits || inner.waiting.borrow().contains_key(&zone.0) {
+        return wait(inner, zone, command);
     }
-    write::carry_out(inner, zone, command)
+    carry_out(inner, zone, command)
+}
+
+/// Carries out a command that changes a zone, of which it knows what it needs.
+fn carry_out(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -> Completion {
+    match inner.in_zrwa() {
+        true => window::carry_out(inner, zone, command),
+        false => write::carry_out(inner, zone, command),
+    }
+}
+
+/// Queues a command until the checksums of its zone are known.
+fn wait(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -> Completion {
+    let (completer, completion) = inner.slots.pair();
+    let mut waiting = inner.waiting.borrow_mut();
+    let others = waiting.entry(zone.0).or_default();
+    others.push((command, completer));
+    if others.len() == 1 {
+        let this = inner.clone();
+        inner.runtime.spawn(async move {
+            let known = learn::believe(&this, zone).await;
+            let commands = this.waiting.borrow_mut().remove(&zone.0).unwrap_or_default();
+            let mut sent = Vec::new();
+            for (command, completer) in commands {
+                match known {
+                    Err(error) if learn::needs_state(&this, &command) => {
+                        completer.complete(Done::error(error));
+                    }
+                    _ => sent.push((carry_out(&this, zone, command), completer)),
+                }
+            }
+            for (completion, completer) in sent {
+                completer.complete(completion.await);
+            }
+        });
+    }
+    completion
 }

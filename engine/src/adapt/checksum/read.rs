@@ -248,6 +248,12 @@ fn compare(
     if matches!(find(at), SumSource::OnDrive) {
         return None;
     }
+    if done.result == deallocated && inner.in_zrwa() {
+        // One of them may be unwritten.
+        let mut blocks = at..at + done.data.blocks();
+        let is_written = blocks.all(|at| matches!(find(at), SumSource::Known(_)));
+        return Some(if is_written { wrong } else { deallocated });
+    }
     if done.result == deallocated {
         let next = inner.with(zone, |sums| match sums {
             ZoneSums::Open(open) => open.next(),
@@ -272,9 +278,14 @@ fn compare(
 /// Whether the group that begins with block `first`, which has no checksum block, is behind the end of a zone that was
 /// finished: the last checksum block before it says so.
 async fn is_behind_end(inner: &ChecksumInner, zone: ZoneIndex, first: u64) -> Result<bool, DeviceError> {
-    if !inner.with(zone, |sums| matches!(sums, ZoneSums::Ended)) {
-        return Ok(false);
+    match inner.with(zone, |sums| matches!(sums, ZoneSums::Ended)) {
+        true => ends_before(inner, zone, first).await,
+        false => Ok(false),
     }
+}
+
+/// Whether the last checksum block before the group that begins with block `first` says that the zone was finished there.
+pub async fn ends_before(inner: &ChecksumInner, zone: ZoneIndex, first: u64) -> Result<bool, DeviceError> {
     let mut first = first;
     while let Some(before) = first.checked_sub(inner.shape.group_blocks) {
         let kept = inner.cache.borrow().get((zone.0, before)).cloned();

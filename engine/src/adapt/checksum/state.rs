@@ -1,6 +1,6 @@
 //! State of a drive with checksum blocks: the end of each zone, and the checksums in memory.
 
-use super::block::{NO_SUM, SumOwner, sum_of};
+use super::block::{GROUP_BLOCKS, NO_SUM, SumOwner, sum_of};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completer, Completion, Geometry, Slots, ZoneEpochs, ZonedDevice},
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
     rc::Rc,
 };
@@ -19,6 +19,8 @@ use std::{
 pub struct ChecksumUsage {
     /// Blocks that share a checksum block.
     pub group_blocks: u64,
+    /// Whether zones are written in their ZRWAs.
+    pub in_zrwa: bool,
     /// Number of first zones that have no checksums.
     pub plain_zones: u32,
     /// UUID of the member.
@@ -27,38 +29,85 @@ pub struct ChecksumUsage {
     pub cached_blocks: usize,
 }
 
-/// Layout of a zone: groups of data blocks, each followed by its checksum block. The last group may be shorter.
+/// Layout of a zone: bundles of groups of data blocks, each bundle followed by the checksum blocks of its groups. The last
+/// bundle may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct ChecksumShape {
     /// Data blocks of a group.
     pub group_blocks: u64,
+    /// Groups of a bundle, and blocks behind its data.
+    pub bundle_groups: u64,
     /// Data blocks of a zone.
     pub capacity_blocks: u64,
     /// Blocks of a zone of the drive; some of its zones may have more, which are not used.
     drive_capacity_blocks: u64,
+    /// Blocks of a presented ZRWA; 0 without one.
+    window_blocks: u64,
 }
 
 impl ChecksumShape {
-    pub fn new(group_blocks: u64, drive_capacity_blocks: u64) -> ChecksumShape {
-        let (groups, rest) =
-            (drive_capacity_blocks / (group_blocks + 1), drive_capacity_blocks % (group_blocks + 1));
-        let capacity_blocks = groups * group_blocks + rest.saturating_sub(1);
-        ChecksumShape { group_blocks, capacity_blocks, drive_capacity_blocks }
+    /// The layout of the zones of a drive. `None` if it is impossible ([`super::ChecksumDevice::geometry_of`]).
+    pub fn new(drive: &Geometry, group_blocks: u64, in_zrwa: bool) -> Option<ChecksumShape> {
+        let (bundle_groups, window_blocks) = match (in_zrwa, drive.zrwa) {
+            (false, _) => (1, 0),
+            // Write pointers stop at multiples of the granularity only, and a ZRWA at the end of a bundle has its
+            // checksum blocks, too.
+            (true, Some(zrwa)) => {
+                (zrwa.granularity_blocks, zrwa.size_blocks.checked_sub(zrwa.granularity_blocks)?)
+            }
+            (true, None) => return None,
+        };
+        let data = group_blocks * bundle_groups;
+        let is_possible = GROUP_BLOCKS.contains(&group_blocks)
+            && bundle_groups > 0
+            && bundle_groups <= drive.max_transfer_blocks as u64
+            && window_blocks.is_multiple_of(bundle_groups)
+            && (!in_zrwa || (bundle_groups..=data).contains(&window_blocks));
+        if !is_possible {
+            return None;
+        }
+        let bundle = data + bundle_groups;
+        let (bundles, rest) = (drive.zone_capacity_blocks / bundle, drive.zone_capacity_blocks % bundle);
+        let rest = rest.saturating_sub(bundle_groups) / bundle_groups * bundle_groups;
+        // A ZRWA ends in the next bundle.
+        let last = if rest < window_blocks { 0 } else { rest };
+        let shape = ChecksumShape {
+            group_blocks,
+            bundle_groups,
+            capacity_blocks: bundles * data + last,
+            drive_capacity_blocks: drive.zone_capacity_blocks,
+            window_blocks,
+        };
+        (shape.capacity_blocks > 0).then_some(shape)
+    }
+
+    fn bundle_blocks(self) -> u64 {
+        self.group_blocks * self.bundle_groups
     }
 
     /// Offset in the drive's zone of data block `at`.
     pub fn place(self, at: u64) -> u64 {
-        at + at / self.group_blocks
+        at + at / self.bundle_blocks() * self.bundle_groups
+    }
+
+    /// First data block of the bundle of block `at`.
+    pub fn bundle(self, at: u64) -> u64 {
+        at - at % self.bundle_blocks()
+    }
+
+    /// End of the data blocks of the bundle that begins with block `bundle`.
+    pub fn bundle_end(self, bundle: u64) -> u64 {
+        (bundle + self.bundle_blocks()).min(self.capacity_blocks)
     }
 
     /// First data block of the group of block `at`.
     pub fn first(self, at: u64) -> u64 {
-        at - at % self.group_blocks
+        at - at % self.bundle_blocks() % self.group_blocks
     }
 
     /// Data blocks of the group that begins with block `first`.
     pub fn len(self, first: u64) -> u64 {
-        self.group_blocks.min(self.capacity_blocks - first)
+        self.group_blocks.min(self.bundle_end(self.bundle(first)) - first)
     }
 
     /// Data blocks from `at` to the end of its group.
@@ -67,19 +116,32 @@ impl ChecksumShape {
         first + self.len(first) - at
     }
 
-    /// Offset in the drive's zone of the checksum block of the group that begins with block `first`.
-    pub fn sum_place(self, first: u64) -> u64 {
-        self.place(first) + self.len(first)
+    /// First blocks of the groups of the bundle that begins with block `bundle`.
+    pub fn groups(self, bundle: u64) -> impl Iterator<Item = u64> {
+        (bundle..self.bundle_end(bundle)).step_by(self.group_blocks as usize)
     }
 
-    /// The data blocks below offset `place` of the drive's zone, and whether a group ends there of which the checksum
-    /// block is not written.
+    /// Offset in the drive's zone of the checksum block of the group that begins with block `first`.
+    pub fn sum_place(self, first: u64) -> u64 {
+        let bundle = self.bundle(first);
+        self.place(bundle) + self.bundle_end(bundle) - bundle + (first - bundle) / self.group_blocks
+    }
+
+    /// End of the blocks of a zone that may be written with its write pointer at block `wp_blocks`: in a ZRWA that of the
+    /// ZRWA, otherwise none.
+    pub fn window_end(self, wp_blocks: u64) -> u64 {
+        (wp_blocks + self.window_blocks).min(self.capacity_blocks)
+    }
+
+    /// The data blocks below offset `place` of the drive's zone, and whether a bundle ends there of which the checksum
+    /// blocks are not all written.
     fn written(self, place: u64) -> (u64, bool) {
-        let place = place.min(self.drive_capacity_blocks);
-        let (groups, rest) = (place / (self.group_blocks + 1), place % (self.group_blocks + 1));
-        let at = (groups * self.group_blocks + rest).min(self.capacity_blocks);
-        let first = groups * self.group_blocks;
-        let lacks_sums = first < self.capacity_blocks && rest > 0 && self.sum_place(first) == place;
+        let (place, bundle) = (place.min(self.drive_capacity_blocks), self.bundle_blocks());
+        let (bundles, rest) = (place / (bundle + self.bundle_groups), place % (bundle + self.bundle_groups));
+        let first = bundles * bundle;
+        let at = (first + rest.min(bundle)).min(self.capacity_blocks);
+        let sums = |first| self.sum_place(first)..self.sum_place(first) + self.bundle_groups;
+        let lacks_sums = first < self.capacity_blocks && rest > 0 && sums(first).contains(&place);
         (at, lacks_sums)
     }
 }
@@ -89,66 +151,84 @@ pub enum ZoneSums {
     /// Nothing: the zone has not been reported.
     Unknown,
     /// Empty or active, or read-only with a known end.
-    Open(OpenGroup),
-    /// Full or offline, or its end is not known: every group that was begun has its checksum block.
+    Open(OpenBundle),
+    /// Full or offline, or its end is not known: every bundle that was begun has its checksum blocks.
     Ended,
 }
 
-/// The last group of a zone, which has no checksum block yet.
+/// The last bundle of a zone, which has no checksum blocks yet, and the blocks that are written behind it in a ZRWA.
 #[derive(Default)]
-pub struct OpenGroup {
+pub struct OpenBundle {
     /// Its first block.
     pub first: u64,
-    /// Checksums of its blocks that are written; [`NO_SUM`] for unverified ones.
+    /// Checksums of its blocks that are written; [`NO_SUM`] for unverified ones, and unwritten ones in a ZRWA.
     pub sums: Vec<u32>,
-    /// Whether some of them may be unverified.
-    pub has_unverified: bool,
+    /// Blocks before this one may be unverified, later ones may not.
+    pub unverified_to: u64,
+    /// Whether the zone has a ZRWA.
+    pub has_zrwa: bool,
+    /// Where the write pointer is in a zone that is, or may be, written in a ZRWA.
+    pub wp_blocks: u64,
 }
 
-impl OpenGroup {
-    /// End of the written blocks of the zone.
+impl OpenBundle {
+    /// End of the written blocks of the zone, if it has no ZRWA.
     pub fn next(&self) -> u64 {
         self.first + self.sums.len() as u64
     }
 
-    /// The checksum of block `at`; [`NO_SUM`] if it is unverified. `None` if it is not a written block of the group.
+    /// The checksum of block `at`; [`NO_SUM`] if it is unverified. `None` if it is not a written block of the bundle.
     pub fn sum(&self, at: u64) -> Option<u32> {
         self.sums.get(at.checked_sub(self.first)? as usize).copied()
     }
 
+    /// Sets the checksums of blocks from block `at` on; blocks before the bundle have theirs.
+    pub fn set(&mut self, at: u64, sums: impl Iterator<Item = u32>) {
+        for (at, sum) in (at..).zip(sums) {
+            let Some(index) = at.checked_sub(self.first) else { continue };
+            if self.sums.len() as u64 <= index {
+                self.sums.resize(index as usize + 1, NO_SUM);
+            }
+            self.sums[index as usize] = sum;
+        }
+    }
+
+    /// Whether block `at` is unverified.
+    pub fn is_unverified(&self, at: u64) -> bool {
+        (self.first..self.unverified_to).contains(&at) && self.sum(at).unwrap_or(NO_SUM) == NO_SUM
+    }
+
     /// The blocks from the first unverified one to the last.
     pub fn unverified(&self) -> Range<u64> {
-        let is_unverified = |sum: &u32| *sum == NO_SUM;
-        let Some(from) = self.sums.iter().position(is_unverified).filter(|_| self.has_unverified) else {
-            return 0..0;
-        };
-        let to = self.sums.iter().rposition(is_unverified).unwrap_or(from);
-        self.first + from as u64..self.first + to as u64 + 1
+        let mut blocks = self.first..self.unverified_to;
+        let Some(from) = blocks.find(|at| self.is_unverified(*at)) else { return 0..0 };
+        let to = blocks.rev().find(|at| self.is_unverified(*at)).unwrap_or(from);
+        from..to + 1
     }
 }
 
 impl ZoneSums {
     fn of(shape: ChecksumShape, info: &ZoneInfo) -> ZoneSums {
+        let in_zrwa = shape.window_blocks > 0;
         match info.state {
-            ZoneState::Empty => ZoneSums::Open(OpenGroup::default()),
+            // An empty zone may have blocks: its ZRWA ended before its write pointer moved.
+            ZoneState::Empty => {
+                ZoneSums::Open(OpenBundle { unverified_to: shape.window_end(0), ..OpenBundle::default() })
+            }
             ZoneState::Full | ZoneState::Offline => ZoneSums::Ended,
             _ if info.wp_blocks <= info.capacity_blocks => {
-                let (next, lacks_sums) = shape.written(info.wp_blocks);
-                let first = shape.first(if lacks_sums { next - 1 } else { next });
-                let sums = vec![NO_SUM; (next - first) as usize];
-                ZoneSums::Open(OpenGroup { first, has_unverified: !sums.is_empty(), sums })
+                let (wp_blocks, lacks_sums) = shape.written(info.wp_blocks);
+                let first = shape.bundle(if lacks_sums { wp_blocks - 1 } else { wp_blocks });
+                let sums = vec![NO_SUM; (wp_blocks - first) as usize];
+                ZoneSums::Open(OpenBundle {
+                    first,
+                    unverified_to: shape.window_end(wp_blocks),
+                    sums,
+                    has_zrwa: in_zrwa && info.zrwa,
+                    wp_blocks,
+                })
             }
             _ => ZoneSums::Ended,
-        }
-    }
-
-    /// Sets the checksum of an unverified block; others keep theirs.
-    pub fn set_unverified(&mut self, at: u64, sum: u32) {
-        if let ZoneSums::Open(open) = self
-            && let Some(place) = at.checked_sub(open.first).and_then(|at| open.sums.get_mut(at as usize))
-            && *place == NO_SUM
-        {
-            *place = sum;
         }
     }
 }
@@ -162,7 +242,7 @@ pub struct SumCache {
 
 impl SumCache {
     fn new(shape: ChecksumShape, zones: u32, most: usize) -> SumCache {
-        let groups = shape.capacity_blocks.div_ceil(shape.group_blocks);
+        let groups = shape.capacity_blocks.div_ceil(shape.group_blocks).max(1);
         let size = (zones as u64 * groups).min(most as u64).max(1) as usize;
         SumCache { group_blocks: shape.group_blocks, groups, places: vec![None; size] }
     }
@@ -213,6 +293,15 @@ pub struct SumReader {
     pub begun: Gate,
 }
 
+/// An explicit flush that waits.
+pub struct PassingFlush {
+    /// Block to which it moves the write pointer.
+    pub to: u64,
+    /// Whether the zone ends with the bundle that it passes.
+    pub is_last: bool,
+    pub completer: Completer,
+}
+
 pub struct ChecksumInner {
     pub device: Rc<dyn ZonedDevice>,
     pub runtime: Runtime,
@@ -236,16 +325,17 @@ pub struct ChecksumInner {
     /// Reads that have returned a wrong block or met a wrong checksum block.
     pub wrong_reads: Cell<u64>,
     pub idle: RefCell<Vec<Rc<SumReader>>>,
+    /// Explicit flushes that pass the end of a bundle, or wait for one, by zone.
+    pub passing: RefCell<BTreeMap<u32, VecDeque<PassingFlush>>>,
 }
 
 impl ChecksumInner {
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
-        geometry: Geometry,
+        (geometry, shape): (Geometry, ChecksumShape),
         usage: ChecksumUsage,
     ) -> ChecksumInner {
-        let shape = ChecksumShape::new(usage.group_blocks, device.geometry().zone_capacity_blocks);
         ChecksumInner {
             device,
             runtime: runtime.clone(),
@@ -262,6 +352,7 @@ impl ChecksumInner {
             cache: RefCell::new(SumCache::new(shape, geometry.zones, usage.cached_blocks)),
             wrong_reads: Cell::default(),
             idle: RefCell::default(),
+            passing: RefCell::default(),
             geometry,
         }
     }
@@ -274,11 +365,35 @@ impl ChecksumInner {
         zone.0 < self.usage.plain_zones || self.plain.borrow().contains(&zone.0)
     }
 
-    /// Whether the checksums of all blocks of the last group are known.
+    /// Whether zones are written in ZRWAs.
+    pub fn in_zrwa(&self) -> bool {
+        self.usage.in_zrwa
+    }
+
+    /// As [`crate::device::BlockChecksums::unverified`].
+    pub fn unverified(&self, zone: ZoneIndex) -> Range<u64> {
+        self.with(zone, |sums| match sums {
+            ZoneSums::Open(open) => open.unverified(),
+            _ => 0..0,
+        })
+    }
+
+    /// Sets the checksum of an unverified block; others keep theirs.
+    pub fn set_unverified(&self, zone: ZoneIndex, at: u64, sum: u32) {
+        self.with(zone, |sums| {
+            if let ZoneSums::Open(open) = sums
+                && open.is_unverified(at)
+            {
+                open.set(at, [sum].into_iter());
+            }
+        });
+    }
+
+    /// Whether a zone can be written: in a ZRWA its end is known, otherwise the checksums of all blocks of its last group.
     pub fn is_ready(&self, zone: ZoneIndex) -> bool {
         self.with(zone, |sums| match sums {
             ZoneSums::Unknown => false,
-            ZoneSums::Open(open) => !open.has_unverified,
+            ZoneSums::Open(open) => self.usage.in_zrwa || open.unverified_to == 0,
             ZoneSums::Ended => true,
         })
     }
@@ -341,7 +456,7 @@ impl ChecksumInner {
     pub fn end_group(&self, zone: ZoneIndex) -> (u64, Vec<u32>) {
         self.with(zone, |sums| match sums {
             ZoneSums::Open(open) => {
-                assert!(!open.has_unverified, "a group of zone {} ends with unverified blocks", zone.0);
+                assert!(open.unverified_to == 0, "a group of zone {} ends with unverified blocks", zone.0);
                 let (first, next) = (open.first, open.next());
                 open.first = next;
                 (
@@ -355,7 +470,7 @@ impl ChecksumInner {
 
     /// The zone is being reset.
     pub fn forget(&self, zone: ZoneIndex) {
-        self.with(zone, |sums| *sums = ZoneSums::Open(OpenGroup::default()));
+        self.with(zone, |sums| *sums = ZoneSums::Open(OpenBundle::default()));
         self.sealing.borrow_mut().retain(|(of, _), _| *of != zone.0);
         self.cache.borrow_mut().forget(zone.0);
     }

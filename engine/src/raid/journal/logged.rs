@@ -150,7 +150,7 @@ pub struct LiveRecords {
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
     /// Checksums of the ends of zones when the array was closed; not in checkpoints.
-    pub checksums: BTreeMap<u32, LastChecksums>,
+    pub checksums: BTreeMap<(u32, u64), LastChecksums>,
     /// A part of the log was unreadable or damaged when it was read: records may be missing.
     pub lacks_records: bool,
     /// Zones, with their epochs, that were in doubt when the log's checkpoint was written, if records were missing in
@@ -188,7 +188,7 @@ impl LiveRecords {
                 checkpoint.tails.iter().for_each(|tail| self.add_tail(*tail));
             }
             Record::Checksums(checksums) => {
-                self.checksums.insert(checksums.zone, checksums.clone());
+                self.checksums.insert((checksums.zone, checksums.from), checksums.clone());
             }
             _ => {}
         }

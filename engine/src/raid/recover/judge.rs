@@ -212,14 +212,7 @@ async fn read_slot(
     evidence: &ZrwaEvidence,
 ) -> Option<Buf> {
     let layout = &raid.layout;
-    let own = layout.parity_member(stripe, which);
-    // A finish that has moved the parity member's write pointer past the row has written the full parity there.
-    let is_promoted = view.record.finished.is_some()
-        && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
-    let (member, place) = match is_promoted {
-        true => (own, ParityPlace::Row(stripe)),
-        false => layout.slot(stripe, index, which),
-    };
+    let (member, place) = slot_place(raid, view, (stripe, index, which), evidence);
     match place {
         ParityPlace::Row(row) => {
             let at = row * layout.chunk_blocks;
@@ -241,6 +234,21 @@ async fn read_slot(
             Some(found.freeze())
         }
     }
+}
+
+/// Where parity number `which` of chunks `0..=index` of a stripe is now.
+pub fn slot_place(
+    raid: &Raid,
+    view: &ZoneView<'_>,
+    (stripe, index, which): (u64, u64, usize),
+    evidence: &ZrwaEvidence,
+) -> (usize, ParityPlace) {
+    let layout = &raid.layout;
+    let own = layout.parity_member(stripe, which);
+    // A finish that has moved the parity member's write pointer past the row has written the full parity there.
+    let is_promoted = view.record.finished.is_some()
+        && evidence.wp_blocks[own].is_some_and(|wp| wp >= (stripe + 1) * layout.chunk_blocks);
+    if is_promoted { (own, ParityPlace::Row(stripe)) } else { layout.slot(stripe, index, which) }
 }
 
 /// Whether the drive does not know the end of a part. The part counts as lost: an assumed end may prove wrong when all
@@ -283,5 +291,21 @@ impl StripeColumn {
     pub fn agrees(&self) -> Option<bool> {
         let checks = decode::checks(self.present(), &self.symbols[..self.found.len()]);
         checks.map(|check| self.run(&check).iter().all(|byte| *byte == 0)).reduce(|all, this| all && this)
+    }
+
+    /// Removes the wrong symbol of blocks that are not consistent: the only one without which the others are. Returns its
+    /// index; `None` if it is not known.
+    pub fn take_wrong(&mut self) -> Option<usize> {
+        let count = self.found.len();
+        let mut agree_without = |index: usize| {
+            let symbol = self.found[index].take();
+            let agrees = symbol.is_some() && self.agrees() == Some(true);
+            self.found[index] = symbol;
+            agrees
+        };
+        let mut wrong = (0..count).filter(|index| agree_without(*index));
+        let wrong = wrong.next().filter(|_| wrong.next().is_none())?;
+        self.found[wrong] = None;
+        Some(wrong)
     }
 }

@@ -14,22 +14,26 @@
 use crate::{
     adapt::checksum::block::{WRONG_SUM, sum_of},
     buf::{BLOCK, Buf, BufMut},
-    code::xor,
+    code::{decode::Sum, xor},
     device::Completion,
     format::record::{LastChecksums, Record},
     raid::{
         events::Event,
-        geometry::{Layout, each, physical},
+        geometry::{Layout, ParityPlace, each, physical},
         io,
         parts::Raid,
-        recover::verdict::{Tail, ZoneView},
+        policy::{Policy, zrwa::ZrwaEvidence},
+        recover::{
+            judge,
+            verdict::{RepairWrite, Tail, ZoneView},
+        },
         zone::{consistency, relocated},
     },
     runtime::{self, COPY, give_way},
-    zone::{ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
 };
 
@@ -44,9 +48,10 @@ pub async fn remember(raid: &Raid) {
             let Some(log) = raid.members.log(member) else { break };
             let (generation, mut pending) = (log.generation(), Vec::new());
             for zone in raid.zones.all() {
-                if let Some((from, sums)) = log.device.last_sums(physical(zone)) {
-                    let epoch = raid.zone_records.epoch(zone);
-                    let record = LastChecksums { zone: zone.0, epoch, from, sums };
+                let Some((from, sums)) = log.device.last_sums(physical(zone)) else { continue };
+                let (epoch, most) = (raid.zone_records.epoch(zone), group_blocks(raid));
+                for (from, sums) in (from..).step_by(most).zip(sums.chunks(most)) {
+                    let record = LastChecksums { zone: zone.0, epoch, from, sums: sums.to_vec() };
                     pending.push(raid.append(member, Record::Checksums(record)));
                 }
             }
@@ -68,16 +73,26 @@ pub async fn recall(raid: &Raid, view: &ZoneView<'_>) {
         return;
     }
     for log in raid.members.logs() {
-        let known = log.live.borrow_mut().checksums.remove(&view.zone.0);
-        if let Some(known) = known.filter(|known| known.epoch == view.record.epoch) {
-            log.device.set_unverified(physical(view.zone), known.from, &known.sums);
+        let of_zone = (view.zone.0, 0)..=(view.zone.0, u64::MAX);
+        for known in log.live.borrow().checksums.range(of_zone).map(|(_, known)| known) {
+            if known.epoch == view.record.epoch {
+                log.device.set_unverified(physical(view.zone), known.from, &known.sums);
+            }
         }
+        log.live.borrow_mut().checksums.retain(|(zone, _), _| *zone != view.zone.0);
     }
-    confirm_logged(raid, view).await;
+    // In a ZRWA, blocks that the logged parity covers may be missing. The slots of the tail decide there.
+    if raid.layout.policy == Policy::Log {
+        confirm_logged(raid, view).await;
+    }
 }
 
 fn has_checksum_blocks(raid: &Raid) -> bool {
-    raid.membership.superblock().checksum_group_blocks > 0
+    group_blocks(raid) > 0
+}
+
+fn group_blocks(raid: &Raid) -> usize {
+    raid.membership.superblock().checksum_group_blocks as usize
 }
 
 /// The unverified blocks of a member's part of a zone, from the first to the last.
@@ -185,8 +200,11 @@ pub async fn confirm(raid: &Raid, zone: ZoneIndex, tail: &mut Tail) {
     };
     let Some(blocks) = ranges.fold(None, union) else { return };
     let (chunk, stripe) = (raid.layout.chunk_blocks, raid.layout.stripe_blocks());
-    // The stripe of the tail is complete at the offsets that the last data chunk has.
-    let last_chunk = (tail.blocks % stripe).saturating_sub(stripe - chunk);
+    // The stripe of the tail is complete at the offsets that the last data chunk has. In a ZRWA its parity is elsewhere.
+    let last_chunk = match raid.layout.policy {
+        Policy::Zrwa => 0,
+        _ => (tail.blocks % stripe).saturating_sub(stripe - chunk),
+    };
     let end = blocks.end.min(tail.blocks / stripe * chunk + last_chunk);
     let (mut next, mut contradictions) = (blocks.start, 0);
     let mut rows = VecDeque::new();
@@ -199,9 +217,86 @@ pub async fn confirm(raid: &Raid, zone: ZoneIndex, tail: &mut Tail) {
         let Some(row) = rows.pop_front() else { break };
         contradictions += row.confirm(raid, zone, tail).await;
     }
+    if raid.layout.policy == Policy::Zrwa {
+        contradictions += confirm_by_slots(raid, zone, tail).await;
+    }
     if contradictions > 0 {
         raid.events.note(Event::Contradicts { zone: zone.0, offsets: contradictions });
     }
+}
+
+/// Verifies the blocks of the partial stripe of a tail in ZRWAs by its slots. Blocks that are wrong, or may be, are not
+/// written back. Returns the number of offsets at which they contradict each other.
+async fn confirm_by_slots(raid: &Raid, zone: ZoneIndex, tail: &mut Tail) -> u64 {
+    let layout = &raid.layout;
+    let (chunk, half) = (layout.chunk_blocks, layout.policy.position_blocks(layout));
+    let (row, covered) = (tail.blocks / layout.stripe_blocks(), tail.blocks % layout.stripe_blocks());
+    assert!(tail.blocks <= layout.capacity_blocks(), "a tail at {} of {layout:?}", tail.blocks);
+    let wp = |member: usize| (raid.live(zone) & 1 << member != 0).then(|| tail.positions[member] * half);
+    let evidence = ZrwaEvidence { wp_blocks: (0..layout.members).map(wp).collect(), told_blocks: None };
+    let (mut record, info) = (raid.zone_records.record(zone), vec![None; layout.members]);
+    let view = ZoneView { zone, record: &mut record, info, answered_blocks: 0, told_end: None, read_only: 0 };
+    let (mut contradictions, mut wrong_blocks) = (0, BTreeSet::new());
+    for offset in 0..chunk.min(covered) {
+        let chunks = (covered - offset).div_ceil(chunk);
+        assert!((1..=layout.data_chunks()).contains(&chunks), "{chunks} chunks of {layout:?}");
+        let place = |index: u64| match index.checked_sub(layout.data_chunks()) {
+            None => (index < chunks).then(|| (layout.member(row, index), row * chunk + offset)),
+            Some(which) => {
+                match judge::slot_place(raid, &view, (row, chunks - 1, which as usize), &evidence) {
+                    (member, ParityPlace::Row(row)) => Some((member, row * chunk + offset)),
+                    (_, ParityPlace::MetaLog) => None,
+                }
+            }
+        };
+        let places: Vec<_> = (0..layout.members as u64).map(place).collect();
+        let unverified = |(member, at): (usize, u64)| unverified(raid, zone, member).contains(&at);
+        if !places.iter().flatten().any(|place| unverified(*place)) {
+            continue;
+        }
+        let mut column = judge::read_column(raid, &view, row, chunks, offset..offset + 1, &evidence).await;
+        let agrees = column.agrees();
+        let wrong = if agrees == Some(false) { column.take_wrong() } else { None };
+        contradictions += u64::from(agrees == Some(false) && wrong.is_none());
+        for (index, place) in places.iter().enumerate() {
+            let Some((member, at)) = *place else { continue };
+            let is_right = agrees != Some(false) || wrong.is_some_and(|wrong| wrong != index);
+            match &column.found[index] {
+                Some(block) if is_right && agrees.is_some() => set(raid, zone, member, at, sum_of(block)),
+                _ if !is_right && evidence.wp_blocks[member].is_some() => {
+                    set(raid, zone, member, at, WRONG_SUM);
+                    wrong_blocks.insert((member, raid.members.start(member, zone).0 + at));
+                }
+                _ => {}
+            }
+        }
+        for which in (0..layout.parities).filter(|_| agrees == Some(false)) {
+            let parity = column.decode(Sum::parity(which, chunks as usize), layout.data_chunks());
+            match parity.filter(|_| wrong.is_some()) {
+                Some(parity) => tail.parities[which].block_mut(offset).copy_from_slice(&parity),
+                None => _ = tail.found.contradicting.insert(offset),
+            }
+        }
+    }
+    tail.held =
+        std::mem::take(&mut tail.held).into_iter().flat_map(|piece| without(piece, &wrong_blocks)).collect();
+    contradictions
+}
+
+/// The parts of a write without some blocks of members.
+fn without(write: RepairWrite, wrong: &BTreeSet<(usize, u64)>) -> Vec<RepairWrite> {
+    let RepairWrite { member, lba, ref data, .. } = write;
+    let is_right = |at: &u64| !wrong.contains(&(member, lba.0 + at));
+    if (0..data.blocks()).all(|at| is_right(&at)) {
+        return vec![write];
+    }
+    let part = |at: u64| RepairWrite {
+        member,
+        lba: Lba(lba.0 + at),
+        data: data.slice_blocks(at..at + 1),
+        oob: Buf::default(),
+    };
+    (0..data.blocks()).filter(is_right).map(part).collect()
 }
 
 /// Blocks of a row that are being read from all members that hold their parts.
@@ -228,13 +323,18 @@ impl RowRead {
     async fn confirm(self, raid: &Raid, zone: ZoneIndex, tail: &mut Tail) -> u64 {
         let (layout, blocks) = (&raid.layout, self.blocks);
         let mut parts: Vec<Vec<Option<Buf>>> = vec![Vec::new(); layout.members];
+        // In a ZRWA, rows below the tail are behind the write pointers, too.
+        let end = |member: usize| match layout.policy {
+            Policy::Zrwa => u64::MAX,
+            _ => tail.positions[member],
+        };
         for (member, completion) in self.reads {
             let done = completion.await;
             for at in blocks.clone() {
                 let offset = at - blocks.start;
                 parts[member].push(match relocated::get(raid, zone, member, at) {
                     Some(found) => Some(found),
-                    None if !holds(raid, zone, member, at, tail.positions[member]) => None,
+                    None if !holds(raid, zone, member, at, end(member)) => None,
                     None if done.result.is_ok() => Some(done.data.slice_blocks(offset..offset + 1)),
                     None => {
                         let one = io::read(raid, member, zone, at, Buf::zeroed(BLOCK)).await;

@@ -12,7 +12,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{Command, DeviceError, Done, Status, Zones},
+    device::{Command, DeviceError, Done, Status, Zones, Zrwa},
     raid::{
         geometry::{each, physical, subsets},
         io,
@@ -128,7 +128,11 @@ pub fn zrwas_at_start(raid: &Raid, member: usize) -> impl Iterator<Item = Range<
     let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
     let aggregate = raid.membership.superblock().aggregate as u64;
     let zrwa = raid.members.device(member).and_then(|device| device.geometry().zrwa);
-    let each = zrwa.map_or(end, |zrwa| zrwa.size_blocks / aggregate).max(1);
+    // Checksum blocks take a part of the drive's ZRWA.
+    let taken =
+        |granularity| if raid.membership.superblock().checksum_group_blocks > 0 { granularity } else { 0 };
+    let size = |zrwa: Zrwa| zrwa.size_blocks + taken(zrwa.granularity_blocks);
+    let each = zrwa.map_or(end, |zrwa| size(zrwa) / aggregate).max(1);
     (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
 }
 

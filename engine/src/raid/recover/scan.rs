@@ -69,25 +69,26 @@ pub fn prepare(
     order: Order,
     aggregate: u32,
 ) -> Option<Rc<dyn ZonedDevice>> {
-    device = match order {
+    if aggregate > 1 {
+        device = Rc::new(AggregateDevice::new(runtime, device, aggregate)?);
+    }
+    Some(match order {
         Order::Any => device,
         Order::One => Rc::new(Sequencer::new(runtime, device)),
-        Order::Checksums { group_blocks, member } => {
-            let in_order = Rc::new(Sequencer::new(runtime, device));
+        Order::Checksums { in_zrwa, group_blocks, member } => {
+            if !in_zrwa {
+                device = Rc::new(Sequencer::new(runtime, device));
+            }
             let (plain_zones, cached_blocks) = (META_ZONES, CACHED_BLOCKS);
-            let usage = ChecksumUsage { group_blocks, plain_zones, member: member.0, cached_blocks };
-            Rc::new(ChecksumDevice::new(runtime, in_order, usage)?)
+            let usage = ChecksumUsage { group_blocks, in_zrwa, plain_zones, member: member.0, cached_blocks };
+            Rc::new(ChecksumDevice::new(runtime, device, usage)?)
         }
         Order::Groups { blocks: group_blocks, member } => {
             let (plain_zones, groups_bytes) = (META_ZONES, GROUPS_BYTES);
             let usage = Usage { group_blocks, plain_zones, member: member.0, groups_bytes };
             Rc::new(AppendDevice::new(runtime, device, usage)?)
         }
-    };
-    if aggregate > 1 {
-        device = Rc::new(AggregateDevice::new(runtime, device, aggregate)?);
-    }
-    Some(device)
+    })
 }
 
 /// Reads the log of a drive. The log records how many zones are aggregated, but may be readable only with that number,

@@ -307,7 +307,13 @@ pub async fn finish_members(
     }
     check_zone(raid, index)?;
     let zones = Zones::One(physical(index));
+    let has_checksum_blocks = raid.membership.superblock().checksum_group_blocks > 0;
+    let turn = match zone {
+        None if has_checksum_blocks => Some(raid.finishing_empty.take().await),
+        _ => None,
+    };
     io::on_parts(raid, index, raid.live(index), "finish zone", |_| Command::Finish { zones }).await;
+    drop(turn);
     settle::clear_lost(raid, index).await;
     power::notices_power_loss(raid, raid.live(index));
     raid.membership.settled().await;

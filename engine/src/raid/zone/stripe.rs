@@ -142,11 +142,12 @@ pub async fn partial_stripe(
 /// Copies the running parities at `piece`'s offsets; none at an offset at which they may be wrong.
 ///
 /// # Errors
-/// Unrecovered Read Error, if they may be wrong at one of several offsets: the blocks are to be decoded one by one.
+/// Unrecovered Read Error, if they may be wrong at one of several offsets: the blocks are to be decoded one by one. With
+/// the policy `zrwa` also if they may be wrong at a single one: there is no parity in the row of the stripe yet.
 pub fn running_parities(raid: &Raid, flow: &Flow, piece: ChunkRange) -> Result<Parities, DeviceError> {
     if flow.contradicts(&raid.layout, piece) {
         return match piece.to - piece.from {
-            1 => Ok(Parities::default()),
+            1 if !raid.layout.policy.uses_zrwa() => Ok(Parities::default()),
             _ => Err(Status::UnrecoveredReadError.into()),
         };
     }
