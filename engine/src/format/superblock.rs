@@ -48,8 +48,11 @@ pub const CHECKSUM_BLOCKS: u64 = 8;
 /// Incompatible feature: as [`CHECKSUM_BLOCKS`], in zones that are written in their ZRWAs.
 pub const ZRWA_CHECKSUM_BLOCKS: u64 = 16;
 
+/// The features of checksums in blocks of the zones.
+const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
+
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | IN_BLOCKS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -320,7 +323,7 @@ impl Superblock {
     /// How the zones of the member with UUID `member` are written.
     pub fn order(&self, member: Uuid) -> Order {
         match self.group_blocks {
-            0 if self.checksum_group_blocks > 0 => Order::Checksums {
+            0 if self.has_checksum_blocks() => Order::Checksums {
                 in_zrwa: self.policy.uses_zrwa(),
                 group_blocks: self.checksum_group_blocks as u64,
                 member,
@@ -333,7 +336,7 @@ impl Superblock {
 
     /// Whether each block of a zone has a checksum.
     pub fn has_checksums(&self) -> bool {
-        self.incompatible & (CHECKSUMS | CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS) != 0
+        self.incompatible & (CHECKSUMS | IN_BLOCKS) != 0
     }
 
     /// Whether each block of a zone has a checksum in its out-of-band metadata.
@@ -341,9 +344,14 @@ impl Superblock {
         self.incompatible & CHECKSUMS != 0
     }
 
+    /// Whether each block of a data zone has a checksum in a block of the zone.
+    pub fn has_checksum_blocks(&self) -> bool {
+        self.checksum_group_blocks > 0
+    }
+
     /// Whether blocks of members' zones contain the UUID of the member that they were written for.
     pub fn stores_member_uuids(&self) -> bool {
-        self.group_blocks > 0 || self.checksum_group_blocks > 0
+        self.group_blocks > 0 || self.has_checksum_blocks()
     }
 
     /// Bytes of out-of-band metadata that each block needs.
@@ -407,7 +415,7 @@ impl Superblock {
         let (parities, group_blocks) = (from.u32()?, from.u32()?);
         // Without these features the field is reserved.
         let of = |feature: u64| if incompatible & feature != 0 { group_blocks } else { 0 };
-        let (group_blocks, checksum_group_blocks) = (of(GROUPS), of(CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS));
+        let (group_blocks, checksum_group_blocks) = (of(GROUPS), of(IN_BLOCKS));
         // Version 8 has neither the lineage nor the host that runs the array.
         let (assemblies, attempts) = if version > 8 { (from.u32()?, from.u32()?) } else { (0, 0) };
         let runner = if version > 8 { Uuid(from.array()?) } else { Uuid::default() };
@@ -476,7 +484,7 @@ impl Superblock {
         let can_be = self.group_blocks.is_power_of_two() && self.policy == Policy::Log && self.aggregate == 1;
         let group_blocks_can_be = if has_groups { can_be } else { self.group_blocks == 0 };
         expect(group_blocks_can_be, "group blocks", self.group_blocks)?;
-        let has_blocks = self.incompatible & (CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS) != 0;
+        let has_blocks = self.incompatible & IN_BLOCKS != 0;
         let can_be = CHECKSUM_GROUP_BLOCKS.contains(&(self.checksum_group_blocks as u64))
             && match self.incompatible & ZRWA_CHECKSUM_BLOCKS {
                 0 => self.policy == Policy::Log && self.aggregate == 1,
@@ -484,7 +492,7 @@ impl Superblock {
             };
         let checksum_group_can_be = if has_blocks { can_be } else { self.checksum_group_blocks == 0 };
         expect(checksum_group_can_be, "checksum group blocks", self.checksum_group_blocks)?;
-        let exclusive = self.incompatible & KNOWN_INCOMPATIBLE;
+        let exclusive = self.incompatible & (GROUPS | CHECKSUMS | IN_BLOCKS);
         expect(exclusive.count_ones() <= 1, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;

@@ -182,7 +182,10 @@ fn judge_parity(
             for (member, (bay, part)) in places.iter().enumerate() {
                 let place = match &found[member] {
                     Some(found) => found.places.get(&block).copied().unwrap_or(u64::MAX),
-                    None => world.scenario.place(&world.command_queue.geometry(*bay), block).0,
+                    None => {
+                        let bundle = world.scenario.bundle(&world.command_queue.geometry(*bay));
+                        block + bundle.map_or(0, |(data, sums)| block / data * sums)
+                    }
                 };
                 let bytes = read_block(world, *bay, aggregate, *part, place)?;
                 match layout.role(member, row) {

@@ -297,18 +297,13 @@ impl Scenario {
         drive.zrwa.iter_mut().for_each(|zrwa| zrwa.max_zones += self.aggregate);
     }
 
-    /// The place on a drive of block `at` of a member's part of a zone, with checksums in blocks of the zones, and the
-    /// place behind the data of its bundle.
-    pub fn place(&self, drive: &Geometry, at: u64) -> (u64, u64) {
-        let group = self.checksum_group_blocks as u64;
+    /// With checksums in blocks of the zones of a drive: the data blocks of a bundle, and the blocks behind them.
+    pub fn bundle(&self, drive: &Geometry) -> Option<(u64, u64)> {
         let sums = match self.policy {
             Policy::Zrwa => drive.zrwa.map_or(1, |zrwa| zrwa.granularity_blocks),
             _ => 1,
         };
-        match at.checked_div(group * sums) {
-            Some(bundle) => (at + bundle * sums, (bundle + 1) * group * sums + bundle * sums),
-            None => (at, u64::MAX),
-        }
+        (self.checksum_group_blocks > 0).then_some((self.checksum_group_blocks as u64 * sums, sums))
     }
 
     /// Makes the array write its zones by appends, on drives that support appends.

@@ -93,17 +93,19 @@ fn draw_written(world: &mut World<'_>, bay: Bay) -> Option<Lba> {
 
 /// Whether the checksum of a block is in memory alone, since the checksum block of its group is not written yet.
 fn is_in_last_group(world: &World<'_>, bay: Bay, lba: Lba) -> bool {
-    let (scenario, geometry) = (&world.scenario, world.command_queue.geometry(bay).clone());
-    let (zone, place) = geometry.locate(lba);
+    let scenario = &world.scenario;
+    let ((zone, place), bundle) = {
+        let geometry = world.command_queue.geometry(bay);
+        (geometry.locate(lba), scenario.bundle(&geometry))
+    };
     let info = world.command_queue.ssd(bay).zones().info(zone);
-    if scenario.checksum_group_blocks == 0 || zone.0 < META_ZONES * scenario.aggregate {
+    let Some((data, sums)) = bundle.filter(|_| zone.0 >= META_ZONES * scenario.aggregate) else {
         return false;
-    }
+    };
     // An empty zone may have blocks in a ZRWA.
     let is_open = info.state.is_active() || scenario.policy == Policy::Zrwa && info.state == ZoneState::Empty;
-    // The end of the bundle: the place is not below that of the block with the same number.
-    let at = (0..=place).rev().find(|at| scenario.place(&geometry, *at).0 <= place).unwrap_or(0);
-    let sum_place = scenario.place(&geometry, at).1.min(info.capacity_blocks.saturating_sub(1));
+    let bundle = place / (data + sums) * (data + sums);
+    let sum_place = (bundle + data).min(info.capacity_blocks.saturating_sub(1));
     is_open && (scenario.aggregate > 1 || info.wp_blocks <= sum_place)
 }
 

@@ -94,15 +94,17 @@ pub async fn believe_blocks(inner: &ChecksumInner, zone: ZoneIndex, end: u64) ->
                 let sums = done.data.chunks(BLOCK).map(sum_of);
                 (at..).zip(sums).for_each(|(at, sum)| inner.set_unverified(zone, at, sum));
             }
-            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {
-                // Some of them may be readable.
-                if count > 1 {
-                    singly_to = at + count;
-                    continue;
-                }
+            // Some of them may be readable.
+            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock))
+                if count > 1 =>
+            {
+                singly_to = at + count;
+                continue;
             }
+            Err(DeviceError::Status(Status::UnrecoveredReadError | Status::DeallocatedBlock)) => {}
             Err(error) => return Err(error),
         }
+        inner.pool.borrow_mut().give(done.data);
         at += count;
     }
     Ok(())

@@ -32,7 +32,6 @@ mod write;
 use crate::{
     device::{
         BlockChecksums, Command, Completion, Done, DriveId, Geometry, Status, ZoneEpochs, ZonedDevice, Zones,
-        Zrwa,
     },
     runtime::Runtime,
     zone::ZoneIndex,
@@ -55,24 +54,15 @@ impl ChecksumDevice {
         device: Rc<dyn ZonedDevice>,
         usage: ChecksumUsage,
     ) -> Option<ChecksumDevice> {
-        let (group_blocks, in_zrwa) = (usage.group_blocks, usage.in_zrwa);
-        let geometry = ChecksumDevice::geometry_of(device.geometry(), group_blocks, in_zrwa)?;
-        let shape = ChecksumShape::new(device.geometry(), group_blocks, in_zrwa)?;
-        Some(ChecksumDevice(Rc::new(ChecksumInner::new(runtime, device, (geometry, shape), usage))))
+        let shape = ChecksumShape::new(device.geometry(), usage.group_blocks, usage.in_zrwa)?;
+        Some(ChecksumDevice(Rc::new(ChecksumInner::new(runtime, device, shape, usage))))
     }
 
     /// Geometry of a drive with a checksum block for each `group_blocks` blocks, with the ZRWA if zones are written
     /// `in_zrwa`. `None` if these are not in [`block::GROUP_BLOCKS`]; a zone has no room for a block and its checksum; or the
     /// ZRWA is larger than a bundle, or no larger than its checksum blocks.
     pub fn geometry_of(drive: &Geometry, group_blocks: u64, in_zrwa: bool) -> Option<Geometry> {
-        let shape = ChecksumShape::new(drive, group_blocks, in_zrwa)?;
-        let smaller = |zrwa: Zrwa| Zrwa { size_blocks: zrwa.size_blocks - shape.bundle_groups, ..zrwa };
-        Some(Geometry {
-            zone_capacity_blocks: shape.capacity_blocks,
-            zrwa: drive.zrwa.filter(|_| in_zrwa).map(smaller),
-            max_append_blocks: 0,
-            ..drive.clone()
-        })
+        Some(ChecksumShape::new(drive, group_blocks, in_zrwa)?.geometry(drive))
     }
 }
 
@@ -156,7 +146,8 @@ fn submit(inner: &Rc<ChecksumInner>, command: Command) -> Completion {
     carry_out(inner, zone, command)
 }
 
-/// Carries out a command that changes a zone, of which it knows what it needs.
+/// Carries out a command that changes a zone. The end of the zone is known if the command needs it, and so are, without a
+/// ZRWA, the checksums of the last group.
 fn carry_out(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -> Completion {
     match inner.in_zrwa() {
         true => window::carry_out(inner, zone, command),

@@ -3,7 +3,7 @@
 use super::block::{GROUP_BLOCKS, NO_SUM, SumOwner, sum_of};
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{Command, Completer, Completion, Geometry, Slots, ZoneEpochs, ZonedDevice},
+    device::{Command, Completer, Completion, Geometry, Slots, ZoneEpochs, ZonedDevice, Zrwa},
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -79,6 +79,17 @@ impl ChecksumShape {
             window_blocks,
         };
         (shape.capacity_blocks > 0).then_some(shape)
+    }
+
+    /// Geometry of a drive whose zones have this layout.
+    pub fn geometry(self, drive: &Geometry) -> Geometry {
+        let smaller = |zrwa: Zrwa| Zrwa { size_blocks: self.window_blocks, ..zrwa };
+        Geometry {
+            zone_capacity_blocks: self.capacity_blocks,
+            zrwa: drive.zrwa.filter(|_| self.window_blocks > 0).map(smaller),
+            max_append_blocks: 0,
+            ..drive.clone()
+        }
     }
 
     fn bundle_blocks(self) -> u64 {
@@ -167,7 +178,7 @@ pub struct OpenBundle {
     pub unverified_to: u64,
     /// Whether the zone has a ZRWA.
     pub has_zrwa: bool,
-    /// Where the write pointer is in a zone that is, or may be, written in a ZRWA.
+    /// Data blocks before the write pointer, if the zone has a ZRWA.
     pub wp_blocks: u64,
 }
 
@@ -209,7 +220,6 @@ impl OpenBundle {
 
 impl ZoneSums {
     fn of(shape: ChecksumShape, info: &ZoneInfo) -> ZoneSums {
-        let in_zrwa = shape.window_blocks > 0;
         match info.state {
             // An empty zone may have blocks: its ZRWA ended before its write pointer moved.
             ZoneState::Empty => {
@@ -224,7 +234,7 @@ impl ZoneSums {
                     first,
                     unverified_to: shape.window_end(wp_blocks),
                     sums,
-                    has_zrwa: in_zrwa && info.zrwa,
+                    has_zrwa: info.zrwa,
                     wp_blocks,
                 })
             }
@@ -242,7 +252,7 @@ pub struct SumCache {
 
 impl SumCache {
     fn new(shape: ChecksumShape, zones: u32, most: usize) -> SumCache {
-        let groups = shape.capacity_blocks.div_ceil(shape.group_blocks).max(1);
+        let groups = shape.capacity_blocks.div_ceil(shape.group_blocks);
         let size = (zones as u64 * groups).min(most as u64).max(1) as usize;
         SumCache { group_blocks: shape.group_blocks, groups, places: vec![None; size] }
     }
@@ -333,9 +343,10 @@ impl ChecksumInner {
     pub fn new(
         runtime: &Runtime,
         device: Rc<dyn ZonedDevice>,
-        (geometry, shape): (Geometry, ChecksumShape),
+        shape: ChecksumShape,
         usage: ChecksumUsage,
     ) -> ChecksumInner {
+        let geometry = shape.geometry(device.geometry());
         ChecksumInner {
             device,
             runtime: runtime.clone(),

@@ -11,23 +11,21 @@ use super::{
     block::{self, NO_SUM, sum_of},
     learn, read,
     state::{ChecksumInner, PassingFlush, ZoneSums},
+    write::{WritePart, join},
 };
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     zone::{Lba, ZoneIndex, ZoneState},
 };
-use std::{collections::VecDeque, rc::Rc};
+use std::{collections::VecDeque, ops::Range, rc::Rc};
 
 /// Carries out a command that changes a zone; how far the zone is written is known.
 pub fn carry_out(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -> Completion {
     match command {
         Command::Write { lba, data, oob, fua } => {
             let at = inner.geometry.locate(lba).1;
-            match check_write(inner, zone, at, &data, &oob) {
-                Ok(blocks) => write(inner, zone, (at, blocks), data, oob, fua),
-                Err(status) => Completion::ready(Done { data, oob, ..Done::error(status.into()) }),
-            }
+            write(inner, zone, at, data, oob, fua)
         }
         Command::FlushZrwa { last } => flush(inner, zone, inner.geometry.locate(last).1 + 1),
         Command::Finish { .. } => {
@@ -54,57 +52,41 @@ pub fn carry_out(inner: &Rc<ChecksumInner>, zone: ZoneIndex, command: Command) -
     }
 }
 
-/// The blocks of a write. It may not go beyond the ZRWA: the write pointer is moved by explicit flushes alone.
-fn check_write(
-    inner: &ChecksumInner,
-    zone: ZoneIndex,
-    at: u64,
-    data: &Buf,
-    oob: &Buf,
-) -> Result<u64, Status> {
-    let blocks = inner.geometry.check_buffers(data, oob, inner.geometry.max_transfer_blocks)?;
-    let end = inner.with(zone, |sums| match sums {
-        ZoneSums::Open(open) if open.has_zrwa => Some(inner.shape.window_end(open.wp_blocks)),
-        _ => None,
-    });
-    match end {
-        _ if at + blocks > inner.geometry.zone_capacity_blocks => Err(Status::ZoneBoundaryError),
-        Some(end) if at + blocks > end => Err(Status::ZoneInvalidWrite),
-        _ => Ok(blocks),
-    }
-}
-
-/// Writes blocks of a zone.
-fn write(
-    inner: &Rc<ChecksumInner>,
-    zone: ZoneIndex,
-    (at, blocks): (u64, u64),
-    data: Buf,
-    oob: Buf,
-    fua: bool,
-) -> Completion {
-    let shape = inner.shape;
-    let left = shape.bundle_end(shape.bundle(at)) - at;
-    let state = inner.with(zone, |sums| match sums {
-        ZoneSums::Open(open) => Some((open.has_zrwa, open.first == shape.bundle(at))),
-        _ => None,
-    });
-    let below = |range: std::ops::Range<u64>, data: &Buf| {
-        let lba = inner.place(zone, at + range.start);
-        inner.device.submit(Command::write(lba, data.slice_blocks(range), fua))
+/// Writes blocks of a zone. A write may not go beyond the ZRWA: the write pointer is moved by explicit flushes alone.
+fn write(inner: &Rc<ChecksumInner>, zone: ZoneIndex, at: u64, data: Buf, oob: Buf, fua: bool) -> Completion {
+    let refused =
+        |status: Status, data, oob| Completion::ready(Done { data, oob, ..Done::error(status.into()) });
+    let (shape, device) = (inner.shape, &inner.device);
+    let blocks = match inner.geometry.check_buffers(&data, &oob, inner.geometry.max_transfer_blocks) {
+        Ok(blocks) if at + blocks <= shape.capacity_blocks => blocks,
+        Ok(_) => return refused(Status::ZoneBoundaryError, data, oob),
+        Err(status) => return refused(status, data, oob),
     };
-    match state {
-        // The drive knows why the zone cannot be written.
+    // First block of the open bundle, and the end of the ZRWA if there is one.
+    let open = inner.with(zone, |sums| match sums {
+        ZoneSums::Open(open) => Some((open.first, open.has_zrwa.then(|| shape.window_end(open.wp_blocks)))),
+        _ => None,
+    });
+    let left = shape.bundle_end(shape.bundle(at)) - at;
+    match open {
+        // A full, read-only or offline zone: the drive refuses the write.
         None => {}
-        Some((true, _)) => {
+        Some((_, Some(end))) if at + blocks > end => return refused(Status::ZoneInvalidWrite, data, oob),
+        Some((_, Some(_))) => {
             inner.note_written(zone, at, &data);
             if left < blocks {
-                let parts = vec![below(0..left, &data), below(left..blocks, &data)];
-                return join(inner, parts, data, oob);
+                let part = |range: Range<u64>| {
+                    let lba = inner.place(zone, at + range.start);
+                    WritePart::Blocks(device.submit(Command::write(lba, data.slice_blocks(range), fua)))
+                };
+                let parts = vec![part(0..left), part(left..blocks)];
+                return join(inner, zone, parts, data, oob);
             }
         }
-        Some((false, true)) if blocks < left => inner.note_written(zone, at, &data),
-        Some((false, _)) => {
+        Some((first, None)) if first == shape.bundle(at) && blocks < left => {
+            inner.note_written(zone, at, &data);
+        }
+        Some((_, None)) => {
             let (this, (completer, completion)) = (inner.clone(), inner.slots.pair());
             inner.runtime.spawn(async move {
                 let result = write_in_order(&this, zone, at, &data, fua).await;
@@ -113,20 +95,7 @@ fn write(
             return completion;
         }
     }
-    inner.device.submit(Command::Write { lba: inner.place(zone, at), data, oob: Buf::default(), fua })
-}
-
-/// Completes when all `parts` have, with the first error and the buffers of the command.
-fn join(inner: &Rc<ChecksumInner>, parts: Vec<Completion>, data: Buf, oob: Buf) -> Completion {
-    let (completer, completion) = inner.slots.pair();
-    inner.runtime.spawn(async move {
-        let mut result = Ok(());
-        for part in parts {
-            result = result.and(part.await.result);
-        }
-        completer.complete(Done { result, data, oob, ..Done::ok() });
-    });
-    completion
+    device.submit(Command::Write { lba: inner.place(zone, at), data, oob: Buf::default(), fua })
 }
 
 /// Writes blocks at the write pointer of a zone without a ZRWA, and the checksum blocks of the bundles that they complete.
@@ -188,8 +157,8 @@ fn flush_inside(inner: &ChecksumInner, zone: ZoneIndex, to: u64) -> Completion {
     inner.device.submit(Command::FlushZrwa { last: inner.place(zone, to - 1) })
 }
 
-/// Moves the write pointer to block `to`, at or behind the end of a bundle, after the flushes before it. `is_last` if the
-/// zone ends with the bundle.
+/// Moves the write pointer to block `to`, which may be at or behind the end of a bundle, after the flushes before it.
+/// `is_last` if the zone ends with that bundle.
 fn pass(inner: &Rc<ChecksumInner>, zone: ZoneIndex, to: u64, is_last: bool) -> Completion {
     let (completer, completion) = inner.slots.pair();
     let mut passing = inner.passing.borrow_mut();
@@ -270,37 +239,25 @@ async fn finish(inner: &Rc<ChecksumInner>, zone: ZoneIndex) -> Result<(), Device
     let done = inner.device.submit(Command::Report { first: zone, count: 1 }).await;
     done.result?;
     let Some(info) = done.zones.first().copied() else { return Err(Status::InternalError.into()) };
-    if info.state == ZoneState::Empty {
-        inner.device.submit(Command::Open { zones, zrwa: true }).await.result?;
-        inner.with(zone, |sums| {
-            if let ZoneSums::Open(open) = sums {
-                open.has_zrwa = true;
-            }
-        });
+    let is_empty = info.state == ZoneState::Empty;
+    if is_empty {
+        carry_out(inner, zone, Command::Open { zones, zrwa: true }).await.result?;
     }
-    let has_zrwa = info.zrwa || info.state == ZoneState::Empty;
-    let wp_blocks = inner.presented(&info).wp_blocks;
     let open = inner.open_bundle(zone).filter(|first| *first < shape.capacity_blocks);
-    // An earlier finish may have been interrupted after that, in zones that are used as one in some of them.
+    // A checksum block with the flag is there if an earlier finish was interrupted. Of small zones that are used as one,
+    // some may be full then.
     if let Some(first) = open
         && !read::ends_before(inner, zone, first).await.unwrap_or(false)
     {
-        let end = shape.bundle_end(first);
-        if !has_zrwa {
-            end_in_order(inner, zone, wp_blocks, true).await?;
-        }
-        let mut at = wp_blocks;
-        while at < end {
-            let to = if has_zrwa { shape.window_end(at).min(end) } else { end };
-            match has_zrwa {
-                true if to == end => pass(inner, zone, to, true).await.result?,
-                true => flush_inside(inner, zone, to).await.result?,
-                false => {
-                    fill(inner, zone, at, to).await?;
-                    end_in_order(inner, zone, to, true).await?;
-                }
+        let (mut at, end) = (inner.presented(&info).wp_blocks, shape.bundle_end(first));
+        if info.zrwa || is_empty {
+            while at < end {
+                at = shape.window_end(at).min(end);
+                pass(inner, zone, at, true).await.result?;
             }
-            at = to;
+        } else {
+            fill(inner, zone, at, end).await?;
+            end_in_order(inner, zone, end, true).await?;
         }
     }
     inner.device.submit(Command::Finish { zones }).await.result?;

@@ -47,7 +47,7 @@ fn write(inner: &Rc<ChecksumInner>, zone: ZoneIndex, at: u64, data: Buf, oob: Bu
         Some(_) if at + blocks > inner.geometry.zone_capacity_blocks => {
             return refused(Status::ZoneBoundaryError.into(), data, oob);
         }
-        // The drive knows why it cannot be written.
+        // A full, read-only or offline zone: the drive refuses the write.
         None => {
             let lba = inner.place(zone, at);
             return inner.device.submit(Command::Write { lba, data, oob: Buf::default(), fua });
@@ -123,7 +123,7 @@ fn seal_group(inner: &ChecksumInner, zone: ZoneIndex, fua: bool, last: bool) -> 
 }
 
 /// A command of which a write or a finish consists.
-enum WritePart {
+pub enum WritePart {
     Blocks(Completion),
     /// The checksum block of the group that begins with this block.
     Seal(u64, Completion),
@@ -132,7 +132,7 @@ enum WritePart {
 
 /// Completes when all `parts` have, with the first error and the buffers of the command. A checksum block whose write
 /// fails stays in memory.
-fn join(
+pub fn join(
     inner: &Rc<ChecksumInner>,
     zone: ZoneIndex,
     parts: Vec<WritePart>,

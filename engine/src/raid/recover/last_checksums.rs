@@ -39,7 +39,8 @@ use std::{
 
 /// Logs the checksums of the ends of zones on all members; nothing is written to the zones any more.
 pub async fn remember(raid: &Raid) {
-    if !has_checksum_blocks(raid) {
+    let most = raid.membership.superblock().checksum_group_blocks as usize;
+    if most == 0 {
         return;
     }
     for member in each(raid.members.active()) {
@@ -49,7 +50,7 @@ pub async fn remember(raid: &Raid) {
             let (generation, mut pending) = (log.generation(), Vec::new());
             for zone in raid.zones.all() {
                 let Some((from, sums)) = log.device.last_sums(physical(zone)) else { continue };
-                let (epoch, most) = (raid.zone_records.epoch(zone), group_blocks(raid));
+                let epoch = raid.zone_records.epoch(zone);
                 for (from, sums) in (from..).step_by(most).zip(sums.chunks(most)) {
                     let record = LastChecksums { zone: zone.0, epoch, from, sums: sums.to_vec() };
                     pending.push(raid.append(member, Record::Checksums(record)));
@@ -69,7 +70,7 @@ pub async fn remember(raid: &Raid) {
 /// Restores the logged checksums of the ends of members' parts of a zone in this epoch, and verifies blocks without
 /// them, before the parts are judged.
 pub async fn recall(raid: &Raid, view: &ZoneView<'_>) {
-    if !has_checksum_blocks(raid) {
+    if !raid.membership.superblock().has_checksum_blocks() {
         return;
     }
     for log in raid.members.logs() {
@@ -85,14 +86,6 @@ pub async fn recall(raid: &Raid, view: &ZoneView<'_>) {
     if raid.layout.policy == Policy::Log {
         confirm_logged(raid, view).await;
     }
-}
-
-fn has_checksum_blocks(raid: &Raid) -> bool {
-    group_blocks(raid) > 0
-}
-
-fn group_blocks(raid: &Raid) -> usize {
-    raid.membership.superblock().checksum_group_blocks as usize
 }
 
 /// The unverified blocks of a member's part of a zone, from the first to the last.

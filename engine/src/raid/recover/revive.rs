@@ -126,12 +126,14 @@ async fn lost_of_blank(
 pub fn zrwas_at_start(raid: &Raid, member: usize) -> impl Iterator<Item = Range<u64>> {
     let layout = &raid.layout;
     let end = layout.window_blocks().min(layout.rows * layout.chunk_blocks);
-    let aggregate = raid.membership.superblock().aggregate as u64;
+    let (aggregate, has_checksum_blocks) = {
+        let superblock = raid.membership.superblock();
+        (superblock.aggregate as u64, superblock.has_checksum_blocks())
+    };
     let zrwa = raid.members.device(member).and_then(|device| device.geometry().zrwa);
     // Checksum blocks take a part of the drive's ZRWA.
-    let taken =
-        |granularity| if raid.membership.superblock().checksum_group_blocks > 0 { granularity } else { 0 };
-    let size = |zrwa: Zrwa| zrwa.size_blocks + taken(zrwa.granularity_blocks);
+    let taken = |zrwa: Zrwa| if has_checksum_blocks { zrwa.granularity_blocks } else { 0 };
+    let size = |zrwa: Zrwa| zrwa.size_blocks + taken(zrwa);
     let each = zrwa.map_or(end, |zrwa| size(zrwa) / aggregate).max(1);
     (0..end).step_by(each as usize).map(move |from| from..end.min(from + each))
 }

@@ -307,7 +307,7 @@ pub async fn finish_members(
     }
     check_zone(raid, index)?;
     let zones = Zones::One(physical(index));
-    let has_checksum_blocks = raid.membership.superblock().checksum_group_blocks > 0;
+    let has_checksum_blocks = raid.membership.superblock().has_checksum_blocks();
     let turn = match zone {
         None if has_checksum_blocks => Some(raid.finishing_empty.take().await),
         _ => None,

@@ -249,7 +249,7 @@ pub async fn fill_zones(raid: &Raid, zone: &Zone) {
     let aggregated = {
         let superblock = raid.membership.superblock();
         // Zones that are written by appends have unused blocks at their end, those with checksum blocks may have one.
-        superblock.aggregate > 1 || superblock.group_blocks > 0 || superblock.checksum_group_blocks > 0
+        superblock.aggregate > 1 || superblock.group_blocks > 0 || superblock.has_checksum_blocks()
     };
     let larger = |m: usize| raid.members.device(m).is_some_and(|d| d.geometry().zone_capacity_blocks > used);
     // A member that is being replaced: the new drive may have larger zones.
