@@ -809,6 +809,38 @@ fn unreadable_blocks_are_decoded_with_one_per_stripe() {
     assert!(place.read_zone("drives", 0) == data);
 }
 
+/// A block of a new zone epoch that the drive has not written is decoded, with checksums; its repair is lost, too.
+#[test]
+fn emulated_stale_block_is_old_until_cleared_and_decoded_with_checksums() {
+    for checksums in ["on", "off"] {
+        let (old, new) = (Random(15).bytes(1 << 20), Random(16).bytes(1 << 20));
+        let place = Place::new();
+        place.emulate("drives", 5);
+        let members: Vec<String> = (0..5).map(|number| drive("drives", number)).collect();
+        let args = ["create", "tank", "--checksums", checksums].into_iter();
+        place.run(&args.chain(members.iter().map(String::as_str)).collect::<Vec<_>>()).ok();
+        place.run_with(&["zone", "write", "drives", "0", "--fua"], &old).ok();
+        assert_eq!(fault(&place, 1, &["stale", "4096"])["stale_blocks"], serde_json::json!([4096]));
+        assert!(place.read_zone("drives", 0) == old);
+        place.run(&["zone", "reset", "drives", "0"]).ok();
+        place.run_with(&["zone", "write", "drives", "0", "--fua"], &new).ok();
+        let read = place.read_zone("drives", 0);
+        let wrong: Vec<usize> = (0..new.len() / 4096)
+            .filter(|block| read[block * 4096..][..4096] != new[block * 4096..][..4096])
+            .collect();
+        match wrong[..] {
+            [] => assert_eq!(checksums, "on"),
+            [block] => {
+                assert_eq!(checksums, "off");
+                assert!(read[block * 4096..][..4096] == old[block * 4096..][..4096]);
+            }
+            _ => panic!("wrong blocks {wrong:?}"),
+        }
+        fault(&place, 1, &["clear"]);
+        assert!(place.read_zone("drives", 0) == new);
+    }
+}
+
 #[test]
 fn emulated_flipped_bit_is_read_without_error_if_there_are_no_checksums() {
     let data = Random(15).bytes(1 << 20);

@@ -685,6 +685,7 @@ fn fault_files() {
         Ailment::Offline(ZoneIndex(3)),
         Ailment::Unreadable(Lba(7)),
         Ailment::Flipped(Lba(9)),
+        Ailment::Stale(Lba(8), vec![5; 4160]),
         Ailment::Slow(3),
     ] {
         file.add(ailment).unwrap();

@@ -75,6 +75,7 @@ fn json_output_of_commands_matches_schemas() {
         &["flip", "3"][..],
         &["drop", "4"],
         &["misdirect", "4", "5"],
+        &["stale", "6"],
         &["offline", "3"],
         &["read-only", "2"],
         &["unreadable", "3"],

@@ -11,6 +11,7 @@
 //! | `flip LBA` | the lowest bit of the block's first byte is inverted in reads, without an error |
 //! | `drop LBA` | the write of the block is lost: it reads as unwritten, without an error |
 //! | `misdirect LBA OTHER` | the write of the block went to another one, which has its content; it reads as unwritten |
+//! | `stale LBA BYTES` | writes of the block are lost: it keeps this content (hexadecimal data and metadata), once written |
 //! | `slow FACTOR` | commands take this many times as long; 1 is normal speed |
 //! | `gone` | the drive does not answer |
 //! | `well LBA BLOCKS` | appended by the drive: blocks have been written or reset, and can be read again |
@@ -43,7 +44,7 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(5);
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A fault that lasts until it is undone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ailment {
     ReadOnly(ZoneIndex),
     Offline(ZoneIndex),
@@ -52,6 +53,8 @@ pub enum Ailment {
     Dropped(Lba),
     /// The block, and the one that has its content.
     Misdirected(Lba, Lba),
+    /// The block, and the data and metadata that it keeps.
+    Stale(Lba, Vec<u8>),
     Slow(u32),
     Gone,
 }
@@ -65,6 +68,10 @@ impl fmt::Display for Ailment {
             Ailment::Flipped(lba) => write!(f, "flip {}", lba.0),
             Ailment::Dropped(lba) => write!(f, "drop {}", lba.0),
             Ailment::Misdirected(lba, to) => write!(f, "misdirect {} {}", lba.0, to.0),
+            Ailment::Stale(lba, bytes) => {
+                write!(f, "stale {} ", lba.0)?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
             Ailment::Slow(factor) => write!(f, "slow {factor}"),
             Ailment::Gone => write!(f, "gone"),
         }
@@ -87,6 +94,8 @@ pub struct Ailments {
     pub dropped: BTreeSet<u64>,
     /// Blocks of which the write went to another block, and that block.
     pub misdirected: BTreeMap<u64, u64>,
+    /// Blocks of which all writes are lost, and the data and metadata that they keep.
+    pub stale: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Ailments {
@@ -94,6 +103,13 @@ impl Ailments {
     fn add(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         let what = words.next();
+        if what == Some("stale") {
+            let lba = words.next().and_then(|word| word.parse().ok());
+            if let (Some(lba), Some(bytes)) = (lba, words.next().and_then(decode_hex)) {
+                self.stale.insert(lba, bytes);
+            }
+            return;
+        }
         let mut number = || words.next()?.parse::<u64>().ok();
         // No drive has as many zones.
         let small = |number: u64| number.min(u32::MAX.into()) as u32;
@@ -113,7 +129,7 @@ impl Ailments {
         }
     }
 
-    /// Removes the faults of these blocks; returns whether there were any.
+    /// Removes the faults of these blocks that end with a write or reset; returns whether there were any.
     pub(super) fn heal(&mut self, lba: Lba, blocks: u64) -> bool {
         let before = self.count();
         if before == 0 {
@@ -127,7 +143,7 @@ impl Ailments {
         self.count() < before
     }
 
-    /// Number of faults of blocks.
+    /// Number of faults of blocks that end with a write or reset.
     fn count(&self) -> usize {
         self.unreadable.len() + self.flipped.len() + self.dropped.len() + self.misdirected.len()
     }
@@ -142,6 +158,13 @@ impl Ailments {
         }
         ailments
     }
+}
+
+/// The bytes of a word of hexadecimal digits.
+fn decode_hex(word: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    let pair = |pair: &[u8]| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8);
+    word.as_bytes().chunks(2).map(pair).collect()
 }
 
 /// The file with the injected faults of a drive.
@@ -281,11 +304,12 @@ mod tests {
     fn fault_lines_accumulate_and_foreign_lines_are_ignored() {
         let text = "me\nread-only 3\noffline 3\nread-only 3\nunreadable 7\nunreadable 8\nflip 9\nwell 8 2\n\
                     drop 20\ndrop 30\nmisdirect 21 22\nmisdirect 31 32\nmisdirect 33 34\nwell 30 2\nwell 34 1\n\
-                    slow 4\nread-only\nread-only 1 2\nslow x\nnonsense\n\ngone";
+                    stale 50 00fF10\nstale 51 0g\nstale 52 123\nwell 50 1\nslow 4\nread-only\nread-only 1 2\nslow x\nnonsense\n\ngone";
         let found = Ailments::read(text, "me");
         assert_eq!(found.worn, BTreeMap::from([(3, ZoneState::Offline)]));
         assert_eq!((found.unreadable, found.flipped), (BTreeSet::from([7]), BTreeSet::new()));
         assert_eq!((found.dropped, found.misdirected), (BTreeSet::from([20]), BTreeMap::from([(21, 22)])));
+        assert_eq!(found.stale, BTreeMap::from([(50, vec![0, 255, 16])]));
         assert_eq!((found.slow, found.gone), (Some(4), false), "the last line is not all there");
         assert!(Ailments::read(&format!("{text}\nslow 1\n"), "me").gone);
         assert_eq!(Ailments::read(&format!("{text}\nslow 1\n"), "me").slow, None);

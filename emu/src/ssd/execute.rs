@@ -1,6 +1,7 @@
 //! Execution of commands, one after the other, by the rules of [`engine::table::ZoneTable`].
 
 use super::{
+    fault::Replacement,
     manage,
     state::{Outcome, SsdState, os_error},
     strike,
@@ -87,15 +88,19 @@ fn read(ssd: &mut SsdState, lba: Lba, data: &mut Buf, oob: &mut Buf) -> Outcome 
     let (oob, nothing) = oob.split_at_mut(oob_stored);
     nothing.fill(0);
     ssd.media.read(lba, data, oob).map_err(os_error)?;
-    for (at, from) in ssd.faults.replaced(lba, stored as u64) {
+    for (at, replacement) in ssd.faults.replaced(lba, stored as u64) {
         let (place, bytes) = ((at.0 - lba.0) as usize, oob.len() / stored.max(1));
         let (data, oob) = (&mut data[place * BLOCK..][..BLOCK], &mut oob[place * bytes..][..bytes]);
-        match from {
-            Some(from) => ssd.media.read(from, data, oob).map_err(os_error)?,
-            None => {
+        match replacement {
+            Replacement::Unwritten => {
                 data.fill(0);
                 oob.fill(0);
             }
+            Replacement::Block(from) => ssd.media.read(from, data, oob).map_err(os_error)?,
+            Replacement::Stale(bytes) if ssd.media.is_written(at).map_err(os_error)? => {
+                data.iter_mut().chain(oob).zip(bytes).for_each(|(byte, old)| *byte = *old);
+            }
+            Replacement::Stale(_) => (),
         }
     }
     for flipped in ssd.faults.flipped(lba, stored as u64) {

@@ -94,6 +94,16 @@ impl Kind {
     }
 }
 
+/// What a block reads as, in place of what was written to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Replacement<'a> {
+    Unwritten,
+    /// As another block.
+    Block(Lba),
+    /// As this data and metadata, if it is written.
+    Stale(&'a [u8]),
+}
+
 /// Planned faults of a drive, and the past ones that still have effects.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
@@ -207,14 +217,16 @@ impl FaultPlan {
         self.ailments.flipped.range(lba.0..lba.0 + blocks).map(|b| Lba(*b)).collect()
     }
 
-    /// The blocks among these that read as unwritten, or with the content of another block, which is given.
-    pub(super) fn replaced(&self, lba: Lba, blocks: u64) -> Vec<(Lba, Option<Lba>)> {
-        let Ailments { dropped, misdirected, .. } = &self.ailments;
+    /// The blocks among these that have other contents than those written to them.
+    pub(super) fn replaced(&self, lba: Lba, blocks: u64) -> Vec<(Lba, Replacement<'_>)> {
+        let Ailments { dropped, misdirected, stale, .. } = &self.ailments;
         let range = lba.0..lba.0 + blocks;
         let lost = dropped.range(range.clone()).chain(misdirected.range(range.clone()).map(|(from, _)| from));
-        let lost = lost.map(|at| (Lba(*at), None));
+        let lost = lost.map(|at| (Lba(*at), Replacement::Unwritten));
         let arrived = misdirected.iter().filter(|(_, to)| range.contains(to));
-        lost.chain(arrived.map(|(from, to)| (Lba(*to), Some(Lba(*from))))).collect()
+        let arrived = arrived.map(|(from, to)| (Lba(*to), Replacement::Block(Lba(*from))));
+        let stale = stale.range(range.clone()).map(|(at, bytes)| (Lba(*at), Replacement::Stale(bytes)));
+        lost.chain(arrived).chain(stale).collect()
     }
 
     /// Removes the faults of blocks that were written or reset. Returns whether that ends an injected fault.

@@ -429,6 +429,13 @@ pub enum Fault {
         /// Number of the block that has its content
         to: u64,
     },
+    /// Lose all writes of a block without an error: it keeps its present content
+    ///
+    /// A block that is not written yet reads as zeros once it is. The fault remains after a reset of the zone.
+    Stale {
+        /// Number of the block of 4 KiB, from 0
+        lba: u64,
+    },
     /// Slow commands down by a factor
     ///
     /// A command then takes that many times 10 µs, and 1 µs for each block of 4 KiB that it reads or writes.

@@ -3,8 +3,9 @@
 use super::args::Fault;
 use crate::process::output::{HEALTHY, Output};
 use anyhow::{Context, Result, ensure};
-use emu::ssd::{Ailment, AilmentFile, Ailments, ImageMedia};
+use emu::ssd::{Ailment, AilmentFile, Ailments, ImageMedia, Media};
 use engine::{
+    buf::BLOCK,
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -24,12 +25,13 @@ struct Faults {
     flipped_blocks: Vec<u64>,
     dropped_blocks: Vec<u64>,
     misdirected_blocks: Vec<u64>,
+    stale_blocks: Vec<u64>,
 }
 
 pub fn run(output: Output, drive: &Path, fault: Fault) -> Result<u8> {
     let (model, _) = ImageMedia::examine(drive)?;
     let mut file = AilmentFile::of(drive)?;
-    let change = match ailment(&model.geometry, fault)? {
+    let change = match ailment(drive, &model.geometry, fault)? {
         Some(ailment) => file.add(ailment),
         None => file.clear(),
     };
@@ -41,7 +43,7 @@ pub fn run(output: Output, drive: &Path, fault: Fault) -> Result<u8> {
 }
 
 /// The fault to add; `None` to clear all of them.
-fn ailment(geometry: &Geometry, fault: Fault) -> Result<Option<Ailment>> {
+fn ailment(drive: &Path, geometry: &Geometry, fault: Fault) -> Result<Option<Ailment>> {
     Ok(Some(match fault {
         Fault::ReadOnly { zone } => Ailment::ReadOnly(zone_of(geometry, zone)?),
         Fault::Offline { zone } => Ailment::Offline(zone_of(geometry, zone)?),
@@ -50,6 +52,14 @@ fn ailment(geometry: &Geometry, fault: Fault) -> Result<Option<Ailment>> {
         Fault::Drop { lba } => Ailment::Dropped(block_of(geometry, lba)?),
         Fault::Misdirect { lba, to } => {
             Ailment::Misdirected(block_of(geometry, lba)?, block_of(geometry, to)?)
+        }
+        Fault::Stale { lba } => {
+            let lba = block_of(geometry, lba)?;
+            let mut bytes = vec![0; BLOCK + geometry.oob_bytes as usize];
+            let (data, oob) = bytes.split_at_mut(BLOCK);
+            let read = ImageMedia::look(drive)?.read(lba, data, oob);
+            read.with_context(|| format!("block {} of {} cannot be read", lba.0, drive.display()))?;
+            Ailment::Stale(lba, bytes)
         }
         Fault::Slow { factor } => Ailment::Slow(factor),
         Fault::Gone => Ailment::Gone,
@@ -88,6 +98,7 @@ impl Faults {
             flipped_blocks: now.flipped.into_iter().collect(),
             dropped_blocks: now.dropped.into_iter().collect(),
             misdirected_blocks: now.misdirected.into_keys().collect(),
+            stale_blocks: now.stale.into_keys().collect(),
         }
     }
 }
@@ -112,6 +123,7 @@ fn faults_text(faults: &Faults) -> String {
     list(text(&faults.flipped_blocks), "flipped bit in block", "flipped bits in blocks");
     list(text(&faults.dropped_blocks), "lost write of block", "lost writes of blocks");
     list(text(&faults.misdirected_blocks), "misdirected write of block", "misdirected writes of blocks");
+    list(text(&faults.stale_blocks), "stale block", "stale blocks");
     let what = if what.is_empty() { "no faults".to_string() } else { what.join("; ") };
     format!("{}: {what}\n", faults.drive)
 }

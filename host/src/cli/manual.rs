@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 50] = [
+const EXAMPLES: [(&str, &[&str]); 51] = [
     (
         "create",
         &[
@@ -80,6 +80,7 @@ const EXAMPLES: [(&str, &[&str]); 50] = [
     ("emulate fault flip", &["zoneraid emulate fault drives/drive1.img flip 32768"]),
     ("emulate fault drop", &["zoneraid emulate fault drives/drive2.img drop 32768"]),
     ("emulate fault misdirect", &["zoneraid emulate fault drives/drive2.img misdirect 32768 32769"]),
+    ("emulate fault stale", &["zoneraid emulate fault drives/drive2.img stale 32768"]),
     ("emulate fault slow", &["zoneraid emulate fault drives/drive1.img slow 1000"]),
     ("emulate fault gone", &["zoneraid emulate fault drives/drive1.img gone"]),
     ("emulate fault clear", &["zoneraid emulate fault drives/drive1.img clear"]),
