@@ -1,7 +1,7 @@
 //! Creates golden images of the current format version of arrays, volumes or namespaces:
 //!
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/v10
-//!     cargo run -p zoneraid-sim --example golden -- fixtures/volume-v6
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/volume-v7
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/namespaces-v4
 //!
 //! Only for a new version, into a new directory. Images of a version are never created again, since they preserve the

@@ -23,7 +23,7 @@ fn unpacked(images: &str, dir: &Path) -> Rc<dyn ZonedDevice> {
 
 #[test]
 fn golden_volumes_of_each_version_are_read_and_written_on() {
-    ["volume-v5", "volume-v6"].into_iter().for_each(read_volume);
+    ["volume-v5", "volume-v6", "volume-v7"].into_iter().for_each(read_volume);
 }
 
 fn read_volume(images: &str) {
@@ -89,7 +89,7 @@ fn edited(
 fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
     // The version of the frame, and the features, in the newest root and in the checkpoint of the journal.
     for (images, magic, features_at) in
-        [("volume-v6", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
+        [("volume-v7", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
     {
         for (at, value, said) in
             [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 1, "features (0x1)")]

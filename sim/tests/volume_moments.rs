@@ -10,7 +10,7 @@ use emu::ssd::Fault;
 use engine::{
     array::Drive,
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Geometry, ZonedDevice, Zones},
+    device::{Command, Completion, DeviceError, Geometry, Status, ZonedDevice, Zones},
     runtime::{Gate, Runtime},
     volume::{
         Codec, CompressionJob, CompressionWorkers, PendingJob, PieceEncoder, Unit, Volume,
@@ -111,13 +111,22 @@ impl Scene {
 
     /// Reads the first `blocks` blocks of a zone.
     fn stored(&self, zone: ZoneIndex, blocks: u64) -> Buf {
-        self.submit(Command::read(geometry().start(zone), Buf::zeroed(blocks as usize * BLOCK)))
+        let (start, most) = (geometry().start(zone).0, geometry().max_transfer_blocks as u64);
+        let read = |at: u64| {
+            let part = Buf::zeroed(most.min(blocks - at) as usize * BLOCK);
+            self.submit(Command::read(Lba(start + at), part)).to_vec()
+        };
+        Buf::copy_of(&(0..blocks).step_by(most as usize).flat_map(read).collect::<Vec<u8>>())
     }
 
     /// Replaces the contents of a zone by these blocks, like another program.
     fn replace(&self, zone: ZoneIndex, blocks: Buf) {
         self.submit(Command::Reset { zones: Zones::One(zone) });
-        self.submit(Command::write(geometry().start(zone), blocks, true));
+        let (start, most) = (geometry().start(zone).0, geometry().max_transfer_blocks as u64);
+        for at in (0..blocks.blocks()).step_by(most as usize) {
+            let part = blocks.slice_blocks(at..blocks.blocks().min(at + most));
+            self.submit(Command::write(Lba(start + at), part, true));
+        }
     }
 
     /// Zones with `magic` at the start of their first block.
@@ -282,6 +291,43 @@ fn volume_rejects_swapped_and_dangling_map_pages() {
         scene.restart().unwrap();
         assert!(scene.read(5).is_err(), "swapped: {swapped}");
         assert_eq!(scene.read(PAGE + 5), Ok(1));
+    }
+}
+
+/// The block is that of an earlier incarnation of the zone, with the right number, at the same place.
+#[test]
+fn volume_rejects_map_blocks_older_than_their_zone() {
+    const PAGES: u8 = 1;
+    const DIRECTORY: u8 = 2;
+    let generation = |block: &[u8]| u64::from_le_bytes(block[16..24].try_into().unwrap());
+    for kind in [PAGES, DIRECTORY] {
+        let mut scene = Scene::new();
+        let mut earlier = BTreeMap::<(ZoneIndex, usize), Vec<u8>>::new();
+        let (map, at, old) = (0..4000u32)
+            .find_map(|version| {
+                scene.write(5, version as u8);
+                scene.stop();
+                let mut newest = (0, None);
+                for map in scene.zones_of(b"zvs1") {
+                    let stored = scene.stored(map, scene.rig.written(0, map));
+                    for (at, block) in stored.chunks(BLOCK).enumerate().filter(|(_, block)| block[26] == kind)
+                    {
+                        let before = earlier.insert((map, at), block.to_vec());
+                        let old = before.filter(|before| before != block);
+                        newest = newest.max((generation(block), old.map(|old| (map, at, old))));
+                    }
+                }
+                newest.1
+            })
+            .expect("the same place is written twice");
+        let mut stored = scene.stored(map, scene.rig.written(0, map)).to_vec();
+        stored[at * BLOCK..][..BLOCK].copy_from_slice(&old);
+        scene.replace(map, Buf::copy_of(&stored));
+        let restarted = scene.restart();
+        match kind {
+            PAGES => assert_eq!(scene.read(5), Err(Status::UnrecoveredReadError.into())),
+            _ => assert!(matches!(restarted, Err(VolumeError::MapDamaged { .. })), "{restarted:?}"),
+        }
     }
 }
 

@@ -166,12 +166,12 @@ fn no_map_zone(core: &VolumeCore) -> DeviceError {
 fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError> {
     let tickets = core.close_all();
     let mut state = core.state.borrow_mut();
-    state.generation += 1;
     state.behind_cut = 0;
     if lay_map(&mut state, &mut laid).is_none() {
         drop(state);
         return Err(no_map_zone(core));
     }
+    state.generation += 1;
     state.space.count_scan();
     state.space.check_counts();
     let mut zones: Vec<_> = state.space.records().collect();
@@ -379,7 +379,11 @@ fn lay_pages(state: &mut VolumeState, pages: &[u32], laid: &mut Vec<PlacedPage>)
 fn map_place(state: &mut VolumeState) -> Option<Address> {
     let (zone, offset) = match state.map_open {
         Some(open) => open,
-        None => (state.space.begin(ZonePurpose::Map)?, 0),
+        None => {
+            let zone = state.space.begin(ZonePurpose::Map)?;
+            state.space.zone_mut(zone).record.segment = state.generation;
+            (zone, 0)
+        }
     };
     let next = offset + 1;
     state.map_open = (next < state.space.plan().capacity).then_some((zone, next));

@@ -11,7 +11,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
         error::VolumeError,
-        format::{EntryKind, FANOUT, GroupEntry, Kind, VolumeIdentity, ZoneUse, addresses, unseal},
+        format::{EntryKind, FANOUT, GroupEntry, Kind, VolumeIdentity, ZoneUse},
         map::PagedMap,
         options::VolumeOptions,
         piece::{Codec, CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
@@ -689,7 +689,7 @@ impl VolumeCore {
     /// Verifies a page that was read, or has the device reconstruct it, and puts it into the map.
     async fn take_page(&self, loading: PageRead<'_>, done: Done) -> Result<(), DeviceError> {
         let page = loading.page;
-        let verify = |block: &[u8]| self.page_of(page, block);
+        let verify = |block: &[u8]| self.page_of(page, loading.place, block);
         let mut found = done.result.is_ok().then(|| verify(&done.data)).flatten();
         if found.is_none() && done.result != Err(DeviceError::Gone) {
             let lba = self.state.borrow().lba(&*self.device, loading.place);
@@ -708,18 +708,9 @@ impl VolumeCore {
         Ok(())
     }
 
-    /// The addresses of a page of the map; `None` if `block` is not that page, or an address is not valid.
-    fn page_of(&self, page: u32, block: &[u8]) -> Option<Vec<Address>> {
-        let right = unseal(block)
-            .is_ok_and(|(seal, ..)| (seal.kind, seal.index, seal.volume) == (Kind::Page, page, self.mark));
-        if !right {
-            return None;
-        }
-        let state = self.state.borrow();
-        if addresses(block).any(|place| !state.space.may_be_live(place)) {
-            return None;
-        }
-        Some(addresses(block).collect())
+    /// The addresses of the page of the map at `place`; `None` if `block` is not that page.
+    fn page_of(&self, page: u32, place: Address, block: &[u8]) -> Option<Vec<Address>> {
+        self.state.borrow().space.read_map_block((Kind::Page, page, self.mark), place, block)
     }
 
     /// Records the first write or discard since the start: garbage collection may run from now on.

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Version of the format. Every change of a layout raises it.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// The oldest version that can be read.
 pub const OLDEST_VERSION: u16 = 5;
@@ -288,7 +288,8 @@ pub struct RootZone {
     /// Live count of the zone, in grains.
     pub live: u32,
     pub state: ZoneUse,
-    /// Incarnation of the zone; 0 if it is free or holds pages.
+    /// Incarnation of the zone. Of a zone of the map: the last checkpoint before it was begun, so that all its pages have
+    /// larger generations; 0 in zones that were begun before version 7. 0 if it is free.
     pub segment: u64,
 }
 
@@ -317,6 +318,11 @@ pub enum ZoneUse {
 }
 
 impl ZoneUse {
+    /// Whether the zone holds pages of the map.
+    pub fn is_of_map(self) -> bool {
+        matches!(self, ZoneUse::Map | ZoneUse::ClosedMap)
+    }
+
     fn from_value(value: u8) -> Option<ZoneUse> {
         use ZoneUse::*;
         [Free, Data, Map, ClosedData, ClosedMap, Lost].into_iter().find(|used| *used as u8 == value)
@@ -477,7 +483,8 @@ impl Root {
             let (live, packed) = (from.u32().ok()?, from.u64().ok()?);
             let state = ZoneUse::from_value(packed as u8)?;
             let segment = packed >> 8;
-            if segment >= next_segment.max(1)
+            let next = if state.is_of_map() { generation } else { next_segment };
+            if segment >= next.max(1)
                 || live as u64 > root.identity.zone_capacity_blocks.saturating_mul(MOST_LIVE)
             {
                 return None;

@@ -14,8 +14,8 @@ use crate::{
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse, addresses,
-            looks_like_group, looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse, looks_like_group,
+            looks_sealed, read_group, unseal,
         },
         map::PagedMap,
         space::{HEAD_ZONES, Space},
@@ -285,14 +285,8 @@ impl DeviceScan {
             };
             let reads: Vec<(usize, Address, Completion)> = some.iter().map(submit).collect();
             for (index, place, read) in reads {
-                let verify = |block: &[u8]| {
-                    let is_right = unseal(block).is_ok_and(|(seal, ..)| {
-                        (seal.kind, seal.index, seal.volume)
-                            == (Kind::Directory, index as u32, root.identity.mark())
-                    });
-                    let are_sane = || addresses(block).all(|place| space.may_be_live(place));
-                    (is_right && are_sane()).then(|| addresses(block).collect::<Vec<Address>>())
-                };
+                let expected = (Kind::Directory, index as u32, root.identity.mark());
+                let verify = |block: &[u8]| space.read_map_block(expected, place, block);
                 let done = read.await;
                 let mut found = done.result.is_ok().then(|| verify(&done.data)).flatten();
                 if found.is_none() && done.result != Err(DeviceError::Gone) {

@@ -11,7 +11,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAINS, Unit},
         error::NoVolume,
-        format::{FANOUT, MOST_ENTRIES, RootZone, ZoneUse},
+        format::{FANOUT, Kind, MOST_ENTRIES, RootZone, ZoneUse, addresses, unseal},
         map::PagedMap,
     },
 };
@@ -374,6 +374,21 @@ impl Space {
         zone >= HEAD_ZONES && fits && record.is_some_and(|record| record.live > 0)
     }
 
+    /// The addresses in the page or directory block of this kind, number and volume that was read from `place`; `None` if
+    /// it is another block, or is older than its zone, or an address cannot be valid.
+    pub fn read_map_block(
+        &self,
+        expected: (Kind, u32, u64),
+        place: Address,
+        block: &[u8],
+    ) -> Option<Vec<Address>> {
+        let (seal, ..) = unseal(block).ok()?;
+        let begun_after = self.zone(self.locate(place).0).record.segment;
+        let is_right = (seal.kind, seal.index, seal.volume) == expected && seal.generation > begun_after;
+        let are_valid = || addresses(block).all(|place| self.may_be_live(place));
+        (is_right && are_valid()).then(|| addresses(block).collect())
+    }
+
     /// The zone of a place, and the offset in it of the block in which the piece begins.
     pub fn locate(&self, place: Address) -> (u32, u32) {
         let block = address::block(place);
@@ -479,7 +494,7 @@ impl Space {
             |state: fn(ZoneUse) -> bool| self.zones().filter(|(_, record)| state(record.state)).count();
         let free = count(|state| state == ZoneUse::Free);
         assert_eq!(self.free.len(), free, "listed free zones, and zones that are free");
-        let map = count(|state| matches!(state, ZoneUse::Map | ZoneUse::ClosedMap));
+        let map = count(ZoneUse::is_of_map);
         assert_eq!(self.map_zones as usize, map, "counted map zones, and zones that hold map");
         let lost = count(|state| state == ZoneUse::Lost);
         assert_eq!(self.lost as usize, lost, "counted lost zones, and zones that are lost");
