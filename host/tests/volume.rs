@@ -190,6 +190,40 @@ fn volume_keeps_its_sector_size() {
     server.end(rustix::process::Signal::TERM);
 }
 
+/// A stripe of the array in which no drive can read its second block.
+#[test]
+fn status_names_lost_ranges_of_volume() {
+    const BLOCK: u64 = 4096;
+    let place = with_volume();
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(0, &Random(9).bytes(1 << 20), true), 0);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["lost"]["ranges"], serde_json::json!([]));
+    // Zone 2 of the array, the first behind the head of the volume, is zone 4 of its drives.
+    let second = (4 << 10 | 1).to_string();
+    for number in 0..5 {
+        place.run(&["emulate", "fault", &drive("drives", number), "unreadable", &second]).ok();
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let lost: Vec<u64> =
+        (0..256).map(|block| block * BLOCK).filter(|at| client.read(*at, BLOCK as u32).is_err()).collect();
+    assert!(!lost.is_empty());
+    let expected: Vec<Value> =
+        lost.iter().map(|at| serde_json::json!({ "offset_bytes": at, "bytes": BLOCK })).collect();
+    let said = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        let lost = place.json(&["status", "drives"])["volume"]["lost"].clone();
+        (lost["ranges"] != serde_json::json!([]) && !lost.is_null()).then_some(lost)
+    });
+    assert_eq!(said, Some(serde_json::json!({ "ranges": expected, "may_be_more": false })));
+    let text = place.run(&["status", "drives"]).text();
+    assert!(text.contains(&format!("   lost: 4 KiB at {} KiB of the volume\n", lost[1] / 1024)), "{text}");
+    // What is written again is not lost any more.
+    lost.iter().for_each(|at| assert_eq!(client.write(*at, &[1; BLOCK as usize], true), 0));
+    lost.iter().for_each(|at| assert_eq!(client.read(*at, BLOCK as u32), Ok(vec![1; BLOCK as usize])));
+    server.end(rustix::process::Signal::TERM);
+}
+
 #[test]
 fn volume_survives_stop_sigkill_and_drive_loss() {
     let place = with_volume();

@@ -397,6 +397,86 @@ fn volume_gives_up_damaged_page_only_on_request() {
     runtime.clear();
 }
 
+#[test]
+fn volume_start_names_all_data_that_it_would_give_up() {
+    let (drive, _) = with_pages();
+    let (runtime, volume) = open(&drive);
+    for at in [0, 1100, 2100] {
+        wait(&runtime, volume.write(at, &block(6), true)).unwrap();
+    }
+    runtime.clear();
+    for page in [1, 3] {
+        strike(&drive, Fault::Corrupt { lba: newest_page(&drive, page), bit: 999 });
+    }
+    let (runtime, volume) = try_open(&drive, VolumeOptions::default());
+    let said = volume.err().unwrap();
+    for first in [672, 2016] {
+        assert!(said.contains(&format!("the map page for blocks {first} and following")), "{said}");
+    }
+    runtime.clear();
+    let (runtime, volume) = try_open(&drive, VolumeOptions { give_up: true, ..VolumeOptions::default() });
+    assert_eq!(volume.unwrap().given_up().len(), 2);
+    runtime.clear();
+}
+
+/// The blocks of the volume that cannot be read if a block of the device is unreadable, and those of an unreadable page
+/// of the map, are known before.
+#[test]
+fn volume_names_blocks_stored_in_range_of_zone() {
+    const BLOCKS: u64 = 300;
+    for (codec, shards) in [(None, 1), (Some(Codec::Lz4), 1), (Some(Codec::Lz4), 2)] {
+        let geometry = Geometry { zones: 52, max_open: 12, max_active: 12, ..geometry() };
+        let drive = EmulatedDrive::in_memory(&geometry);
+        let options = VolumeCreateOptions {
+            blocks: Some(BLOCKS),
+            codec,
+            unit: Unit::MOST,
+            shards: Some(shards),
+            ..VolumeCreateOptions::default()
+        };
+        let device: Rc<dyn ZonedDevice> = Rc::new(drive.clone());
+        let runtime = Runtime::new();
+        wait(&runtime, Volume::create(&runtime, device, options)).unwrap();
+        let (runtime, volume) = open(&drive);
+        for number in 0..60 {
+            let (at, blocks) = (number * 37 % (BLOCKS - 16), 1 + number % 16);
+            let data: Vec<u8> = (at..at + blocks).flat_map(|at| short(at).to_vec()).collect();
+            wait(&runtime, volume.write(at, &Buf::copy_of(&data), true)).unwrap();
+        }
+        wait(&runtime, volume.discard(17, 20)).unwrap();
+        let (map, mut named, mut empty) = (zones_of(&drive, b"zvs1"), 0, 0);
+        for zone in (2..geometry.zones).map(ZoneIndex) {
+            let info = drive.ssd().borrow().zones().info(zone);
+            let written =
+                if info.state == ZoneState::Full { geometry.zone_capacity_blocks } else { info.wp_blocks };
+            for at in (0..written).step_by(3) {
+                let stored = wait(&runtime, volume.stored_in(zone, at..at + 1));
+                let lba = Lba(geometry.start(zone).0 + at);
+                strike(&drive, Fault::Unreadable(lba));
+                let is_lost = |at: &u64| wait(&runtime, volume.read(*at, Buf::zeroed(BLOCK))).is_err();
+                let lost: Vec<u64> = (0..BLOCKS).filter(is_lost).collect();
+                assert_eq!(stored.blocks.into_iter().collect::<Vec<u64>>(), lost, "block {at} of {zone:?}");
+                // A block of the directory is in memory, and was there at the last checkpoint.
+                assert!(!stored.may_be_more || map.contains(&zone));
+                named += lost.len();
+                empty += lost.is_empty() as usize;
+                drive.ssd().borrow_mut().faults().mend();
+            }
+        }
+        assert!(named > 20 && empty > 5, "{named} blocks, and {empty} places without one");
+        runtime.clear();
+    }
+    let (drive, lba) = with_pages();
+    let (runtime, volume) = open(&drive);
+    let (zone, at) = geometry().locate(lba);
+    let stored = wait(&runtime, volume.stored_in(zone, at..at + 1));
+    assert_eq!((stored.blocks.len(), stored.blocks.first(), stored.may_be_more), (672, Some(&672), false));
+    // The page is in memory now, and the block is of no zone with groups.
+    assert_eq!(read(&runtime, &volume, 1100), 5);
+    assert!(wait(&runtime, volume.stored_in(zone, at..at + 1)).blocks.is_empty());
+    runtime.clear();
+}
+
 /// A change would commit a deferred-write array without its missing member.
 #[test]
 fn volume_failed_start_changes_nothing() {

@@ -7,6 +7,9 @@ use crate::{
 };
 use thiserror::Error;
 
+/// Zones and losses that a message names.
+const MOST_NAMED: usize = 8;
+
 /// Why a volume cannot be created or opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VolumeError {
@@ -71,11 +74,23 @@ pub enum VolumeError {
         from = *.page as u64 * FANOUT
     )]
     PageUnreadable { page: u32, error: DeviceError },
+    /// Several losses of possibly acknowledged data.
+    #[error("{}", sentences(.0))]
+    Losses(Vec<VolumeError>),
     #[error("part {shard} of the volume, with zones {first_zone} and following of the device: {error}")]
     InShard { shard: usize, first_zone: u32, error: Box<VolumeError> },
 }
 
 impl VolumeError {
+    /// The error of a start that would lose data; `None` if there is no loss.
+    pub fn of_losses(losses: &[VolumeError]) -> Option<VolumeError> {
+        match losses {
+            [] => None,
+            [loss] => Some(loss.clone()),
+            _ => Some(VolumeError::Losses(losses.to_vec())),
+        }
+    }
+
     /// The error itself, without the part of the volume that it concerns.
     pub fn itself(&self) -> &VolumeError {
         match self {
@@ -103,10 +118,20 @@ pub enum NoVolume {
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
 }
 
+/// The first eight losses of a message, and the number of the others.
+fn sentences(losses: &[VolumeError]) -> String {
+    let first: Vec<String> = losses.iter().take(MOST_NAMED).map(VolumeError::to_string).collect();
+    let more = match losses.len() - first.len() {
+        0 => String::new(),
+        more => format!("; and {more} more losses"),
+    };
+    format!("{}{more}", first.join("; "))
+}
+
 /// Formats the numbers of the first eight zones for a message, with 'and others' if there are more.
 fn list(zones: &[u32]) -> String {
-    let first: Vec<String> = zones.iter().take(8).map(u32::to_string).collect();
-    let (what, more) =
-        (if zones.len() == 1 { "zone" } else { "zones" }, if zones.len() > 8 { " and others" } else { "" });
+    let first: Vec<String> = zones.iter().take(MOST_NAMED).map(u32::to_string).collect();
+    let what = if zones.len() == 1 { "zone" } else { "zones" };
+    let more = if zones.len() > MOST_NAMED { " and others" } else { "" };
     format!("{what} {}{more}", first.join(", "))
 }

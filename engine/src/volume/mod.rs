@@ -22,6 +22,7 @@ mod scan;
 mod shards;
 mod space;
 mod status;
+mod stored;
 mod stream;
 mod victim;
 mod waiting;
@@ -35,6 +36,7 @@ pub use self::{
     shards::VolumePlan,
     space::pages_in,
     status::{VolumeStatus, WrittenBlocks},
+    stored::StoredBlocks,
     victim::Choice,
 };
 
@@ -44,6 +46,7 @@ use crate::{
     device::{DeviceError, ZonedDevice},
     evidence::Presence,
     runtime::{Runtime, all, first_of},
+    zone::ZoneIndex,
 };
 use std::{ops::Range, rc::Rc};
 
@@ -303,6 +306,18 @@ impl Volume {
             audit::audit(core).await?;
         }
         Ok(())
+    }
+
+    /// The logical blocks that are stored in blocks of a zone of the device, and would be lost with them.
+    pub async fn stored_in(&self, zone: ZoneIndex, blocks: Range<u64>) -> StoredBlocks {
+        let zones = self.first().identity.zones;
+        let (shard, in_shard) = ((zone.0 / zones) as usize, zone.0 % zones);
+        let Some(core) = self.0.cores.get(shard) else { return StoredBlocks::default() };
+        let most = core.capacity() as u64;
+        let range = blocks.start.min(most) as u32..blocks.end.min(most) as u32;
+        let StoredBlocks { blocks, may_be_more } = stored::stored_in(core, in_shard, range).await;
+        let blocks = blocks.into_iter().map(|block| self.0.map.block(shard, block)).collect();
+        StoredBlocks { blocks, may_be_more }
     }
 
     /// Whether the volume has more logical blocks than fit uncompressed.

@@ -165,7 +165,7 @@ pub async fn open(
     }
     let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
     let directory = scan.directory(&root, &space).await?;
-    let mut seen = WalkResult { gives_up: options.give_up, ..WalkResult::default() };
+    let (mut seen, gives_up) = (WalkResult::default(), options.give_up);
     walk_all(&mut scan, &mut root, &mut seen).await?;
     let mut core = core_of(device.clone(), identity, &root, head, options, directory)?;
     for (zone, end) in &seen.ends {
@@ -178,6 +178,9 @@ pub async fn open(
         core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
     }
     apply(&core, &mut seen).await?;
+    if !gives_up && let Some(error) = VolumeError::of_losses(&seen.lost) {
+        return Err(error);
+    }
     for zone in std::mem::take(&mut seen.resets) {
         let zones = Zones::One(ZoneIndex(zone));
         match device.submit(Command::Reset { zones }).await.result {
@@ -190,7 +193,7 @@ pub async fn open(
             result => result?,
         }
     }
-    if seen.is_new || !seen.walked.is_empty() || !seen.given_up.is_empty() {
+    if seen.is_new || !seen.walked.is_empty() || !seen.lost.is_empty() {
         checkpoint::checkpoint(&core).await?;
     }
     for (zone, from, to) in &torn {
@@ -205,7 +208,7 @@ pub async fn open(
         core.flush_device().await?;
     }
     core.state.borrow_mut().streams.iter_mut().for_each(|stream| stream.mend());
-    core.given_up = seen.given_up;
+    core.given_up = seen.lost;
     Ok(core)
 }
 
@@ -225,7 +228,7 @@ async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
         let (written, capacity) = (scan.written(zone), identity.zone_capacity_blocks as u32);
         match (record.state, cut) {
             (ZoneUse::Data, Some(_)) if state == ZoneState::Offline => {
-                seen.give_up(VolumeError::ZoneOffline { zone })?;
+                seen.lost.push(VolumeError::ZoneOffline { zone });
                 root.zones[zone as usize].state = ZoneUse::ClosedData;
                 root.cuts.retain(|cut| cut.zone != zone);
                 continue;
@@ -269,7 +272,7 @@ async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
         let was = std::mem::take(&mut root.zones[zone as usize]).state;
         let record = &mut root.zones[zone as usize];
         if state == ZoneState::Offline {
-            seen.give_up(VolumeError::ZoneOffline { zone })?;
+            seen.lost.push(VolumeError::ZoneOffline { zone });
             record.state = ZoneUse::Lost;
         } else if was == ZoneUse::Lost {
             // The zone is usable again. Its contents were given up, so they are not read.
@@ -352,10 +355,11 @@ fn resume(core: &VolumeCore, scan: &DeviceScan, root: &Root, walked: &[ZoneWalk]
     torn
 }
 
-/// Applies the recovered entries to the map, in the order of their numbers.
+/// Applies the recovered entries to the map, in the order of their numbers. A page that cannot be read stays as it is,
+/// with all of its blocks, and counts as a loss.
 ///
 /// # Errors
-/// When a page cannot be read, unless lost data is given up: then the page stays as it is, with all of its blocks.
+/// Those of the device; an entry for a block that the volume does not have.
 async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
@@ -383,7 +387,7 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
                 match core.hold(page, Need::Pressing).await {
                     Ok(()) => core.state.borrow_mut().apply(from, kind, *place),
                     Err(error @ DeviceError::Status(_)) => {
-                        seen.give_up(VolumeError::PageUnreadable { page, error })?;
+                        seen.lost.push(VolumeError::PageUnreadable { page, error });
                         lost.insert(page);
                     }
                     Err(error) => return Err(error.into()),

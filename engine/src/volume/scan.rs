@@ -355,9 +355,10 @@ impl DeviceScan {
     /// `seen.found`. The groups have to be of `segment`; without one, of the segment of the first group, if that is
     /// newer than the root. `None` if there is no such group.
     ///
+    /// If the header of a group cannot be read, the rest of the zone is lost.
+    ///
     /// # Errors
-    /// The block at which an unreadable group begins. If lost data is given up, the rest of the zone is, without an
-    /// error.
+    /// Those of the device.
     pub async fn walk(
         &self,
         new: &RootEnd<'_>,
@@ -379,7 +380,7 @@ impl DeviceScan {
                 Some(FirstBlock::Obsolete) => return Ok(None),
                 // Nothing proves that the zone is obsolete.
                 None => {
-                    seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
+                    seen.lost.push(VolumeError::GroupUnreadable { zone, block: at });
                     return Ok(None);
                 }
             }
@@ -407,7 +408,7 @@ impl DeviceScan {
                 header = reread_verified(&*self.device, self.lba(zone, at), verify).await;
             }
             let Some(header) = header else {
-                seen.give_up(VolumeError::GroupUnreadable { zone, block: at })?;
+                seen.lost.push(VolumeError::GroupUnreadable { zone, block: at });
                 // Nothing more is written to the zone: the rest is filled up.
                 let (next, torn_at) = (capacity, Some(written));
                 let stream = walked.map_or(0, |walked: ZoneWalk| walked.stream);
@@ -456,21 +457,8 @@ pub struct WalkResult {
     pub ends: Vec<(u32, u32)>,
     /// A zone has become lost, or usable again: a new root has to be durable before anything else is written.
     pub is_new: bool,
-    /// Whether possibly promised data that cannot be read is given up ([`super::VolumeOptions::give_up`]).
-    pub gives_up: bool,
-    /// The losses so far.
-    pub given_up: Vec<VolumeError>,
-}
-
-impl WalkResult {
-    /// Records a loss of possibly promised data.
-    ///
-    /// # Errors
-    /// The loss, unless lost data is given up.
-    pub fn give_up(&mut self, lost: VolumeError) -> Result<(), VolumeError> {
-        self.given_up.push(lost.clone());
-        if self.gives_up { Ok(()) } else { Err(lost) }
-    }
+    /// Possibly promised data that cannot be read.
+    pub lost: Vec<VolumeError>,
 }
 
 /// Whether the cuts and zone records of a root are consistent: each cut has a stream and a zone of its own, the zone is

@@ -58,6 +58,11 @@ impl ShardMap {
         ((number % self.shards) as usize, number / self.shards * self.extent + offset, left)
     }
 
+    /// The number in the volume of a block of a shard: the inverse of [`ShardMap::find`].
+    pub fn block(&self, shard: usize, at: u64) -> u64 {
+        (at / self.extent * self.shards + shard as u64) * self.extent + at % self.extent
+    }
+
     /// Number of blocks of the volume.
     pub fn blocks(&self) -> u64 {
         self.blocks

@@ -10,7 +10,8 @@ use crate::{
         size::show,
     },
     report::{
-        Compression, Division, Rebuild, Status, VolumeReport, WrittenBytes, latency_words, so_many_zones,
+        Compression, Division, Rebuild, Status, VolumeRange, VolumeReport, WrittenBytes, latency_words,
+        so_many_zones,
     },
 };
 use anyhow::Result;
@@ -250,6 +251,18 @@ fn volume_text(volume: &VolumeReport) -> String {
         "     gc: {active}; {} emptied{unreadable}\n",
         so_many_zones(collection.collected_zones as usize)
     );
+    if let Some(lost) = &volume.lost {
+        for VolumeRange { offset_bytes, bytes } in lost.ranges.iter().take(MOST_LISTED) {
+            text += &format!("   lost: {} at {} of the volume\n", show(*bytes), show(*offset_bytes));
+        }
+        let more = lost.ranges.len().saturating_sub(MOST_LISTED);
+        if more > 0 {
+            text += &format!("   lost: and {more} more ranges of the volume (--json names them all)\n");
+        }
+        if lost.may_be_more {
+            text += "   lost: perhaps more of the volume, since some of its metadata is lost\n";
+        }
+    }
     if let Some(why) = &volume.failed {
         text += &format!("         the volume refuses writes: {}\n", output::in_one_line(why));
     }

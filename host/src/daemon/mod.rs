@@ -118,6 +118,7 @@ pub fn start(
         nbd: RefCell::default(),
         failure: RefCell::default(),
         logged_states: RefCell::default(),
+        volume_losses: RefCell::default(),
         logged_space: RefCell::default(),
         phase: Cell::new(Phase::Running),
         ending: Cell::new(false),
@@ -129,6 +130,7 @@ pub fn start(
     runtime.spawn(watch::watch(daemon.clone()));
     runtime.spawn(watch::probe(daemon.clone()));
     runtime.spawn(watch::watch_space(daemon.clone()));
+    runtime.spawn(watch::watch_losses(daemon.clone()));
     runtime.spawn(watch::watch_power(daemon.clone()));
     if status.provisional {
         runtime.spawn(await_members::await_missing(daemon.clone(), place, others));

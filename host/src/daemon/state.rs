@@ -5,12 +5,12 @@ use crate::{
     members::OpenDrive,
     process::output::in_one_line,
     reactor::{Reactor, workers::WorkerThreads},
-    report::Space,
+    report::{Space, VolumeLosses},
     serve::{ack_log::AckLog, nbd},
 };
 use anyhow::{Result, bail};
 use engine::{
-    array::{Array, ArrayStatus, MemberState},
+    array::{Array, ArrayStatus, LostBlocks, MemberState},
     runtime::{Exclusive, Gate},
     volume::{Volume, VolumeOptions},
     vzone::Namespaces,
@@ -109,6 +109,8 @@ pub struct Daemon {
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// States of the members at the last call of `publish_status`.
     pub(super) logged_states: RefCell<Vec<MemberState>>,
+    /// The losses of the array for which those of its volume were last looked up, and these.
+    pub(super) volume_losses: RefCell<(Vec<LostBlocks>, VolumeLosses)>,
     /// Shortage of space in each volume, by name, as last logged.
     pub(super) logged_space: RefCell<BTreeMap<String, Space>>,
     pub(super) phase: Cell<Phase>,

@@ -38,7 +38,10 @@ pub fn status(daemon: &Daemon) -> Status {
         let drives = daemon.drives.borrow();
         let drives_bytes: u64 = drives.iter().map(|drive| drive.traffic.writes.bytes()).sum();
         let rebuilt_bytes = daemon.rebuilder.written_bytes();
-        VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64)
+        let report =
+            VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64);
+        let losses = daemon.volume_losses.borrow();
+        VolumeReport { lost: (losses.0 == array.lost).then(|| losses.1.clone()), ..report }
     });
     status.namespaces = division(daemon);
     match (&status.volume, &status.namespaces) {

@@ -8,9 +8,13 @@ use super::{
 };
 use crate::{
     reactor::{FENCE_CHECK, ring::Ring},
-    report::VolumeReport,
+    report::{VolumeLosses, VolumeReport},
 };
-use engine::array::{MemberState, MemberStatus};
+use engine::{
+    array::{LostBlocks, MemberState, MemberStatus},
+    volume::StoredBlocks,
+    zone::ZoneIndex,
+};
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 /// Interval at which all members are probed.
@@ -67,6 +71,25 @@ pub(super) async fn watch_fence(daemon: Rc<Daemon>, ring: Ring) {
         ring.sleep(FENCE_CHECK).await;
     }
     log("another host has started the array, so that it is fenced here: stop this daemon");
+}
+
+/// Finds out which ranges of the array's volume are lost, whenever the array loses others; never returns.
+pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
+    while let Ok(ring) = daemon.reactor.ring().cloned() {
+        ring.sleep(Duration::from_secs(1)).await;
+        let volume = daemon.volume.borrow().clone();
+        let (Some(volume), lost) = (volume, daemon.array.status().lost) else { continue };
+        if daemon.volume_losses.borrow().0 == lost {
+            continue;
+        }
+        let mut stored = StoredBlocks::default();
+        for LostBlocks { zone, from, blocks } in lost.iter().copied() {
+            let found = volume.stored_in(ZoneIndex(zone), from..from + blocks).await;
+            stored.blocks.extend(found.blocks);
+            stored.may_be_more |= found.may_be_more;
+        }
+        daemon.volume_losses.replace((lost, VolumeLosses::of(&stored)));
+    }
 }
 
 /// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.

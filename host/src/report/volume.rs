@@ -2,7 +2,7 @@
 
 use crate::process::size::{bytes, show};
 use anyhow::anyhow;
-use engine::volume::{Codec, Level, Unit, VolumeError, VolumeStatus, WrittenBlocks};
+use engine::volume::{Codec, Level, StoredBlocks, Unit, VolumeError, VolumeStatus, WrittenBlocks};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -51,6 +51,39 @@ pub struct VolumeReport {
     pub write_amplification: f64,
     /// The error after which the volume refuses writes; `None` if there was none.
     pub failed: Option<String>,
+    /// Ranges that the array has lost; `None` while they are not known, and in namespaces.
+    #[serde(default)]
+    pub lost: Option<VolumeLosses>,
+}
+
+/// The data of a volume that the array has lost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeLosses {
+    /// In the order of their offsets.
+    pub ranges: Vec<VolumeRange>,
+    /// Whether there may be more: a header or a page of the map is lost.
+    pub may_be_more: bool,
+}
+
+/// A range of a volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeRange {
+    pub offset_bytes: u64,
+    pub bytes: u64,
+}
+
+impl VolumeLosses {
+    /// The losses of which these are the blocks.
+    pub fn of(stored: &StoredBlocks) -> VolumeLosses {
+        let mut ranges: Vec<VolumeRange> = Vec::new();
+        for block in &stored.blocks {
+            match ranges.last_mut() {
+                Some(last) if last.offset_bytes + last.bytes == bytes(*block) => last.bytes += bytes(1),
+                _ => ranges.push(VolumeRange { offset_bytes: bytes(*block), bytes: bytes(1) }),
+            }
+        }
+        VolumeLosses { ranges, may_be_more: stored.may_be_more }
+    }
 }
 
 /// Codec for new data: `off`, `lz4` or `zstd:LEVEL`.
@@ -237,7 +270,8 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
     let advice = match error.itself() {
         VolumeError::ZoneOffline { .. }
         | VolumeError::GroupUnreadable { .. }
-        | VolumeError::PageUnreadable { .. } => {
+        | VolumeError::PageUnreadable { .. }
+        | VolumeError::Losses(_) => {
             "; start or serve the array with all its members, or give up the lost data with --give-up"
         }
         // The volume is incomplete.
@@ -249,12 +283,8 @@ pub fn no_start(called: &str, error: VolumeError) -> anyhow::Error {
 
 /// Message about data that was given up at a start; `None` if there was none.
 pub fn given_up(called: &str, why: &[VolumeError]) -> Option<String> {
-    let (first, others) = why.split_first()?;
-    let others = match others.len() {
-        0 => String::new(),
-        others => format!(", and {others} more"),
-    };
-    Some(format!("the volume on '{called}' was started without its lost data: {first}{others}"))
+    let losses = VolumeError::of_losses(why)?;
+    Some(format!("the volume on '{called}' was started without its lost data: {losses}"))
 }
 
 /// Result of `volume set`.
@@ -363,6 +393,7 @@ impl VolumeReport {
                 rebuild_bytes: bytes(rebuilt_blocks.min(drives_blocks)),
             },
             write_amplification: if user_blocks == 0 { 1.0 } else { all as f64 / user_blocks as f64 },
+            lost: None,
             failed: volume.failed.map(|error| error.to_string()),
         }
     }
