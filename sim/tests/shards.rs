@@ -2,7 +2,7 @@
 
 use emu::{
     rng::Rng,
-    ssd::{EmulatedDrive, Model},
+    ssd::{EmulatedDrive, Fault, Model},
 };
 use engine::{
     buf::{BLOCK, Buf},
@@ -116,6 +116,23 @@ fn requests_that_span_shards_are_served_and_survive_restarts() {
         if rng.chance(1, 2) {
             wait(&runtime, volume.stop()).unwrap();
         }
+        runtime.clear();
+    }
+}
+
+/// Data that a shard has lost may have been acknowledged.
+#[test]
+fn flush_fails_after_failed_write_of_any_shard() {
+    for shard in 0..SHARDS {
+        let (drive, runtime) = (EmulatedDrive::in_memory(&geometry()), Runtime::new());
+        wait(&runtime, Volume::create(&runtime, Rc::new(drive.clone()), options(1))).unwrap();
+        let (runtime, volume) = open(&drive).unwrap();
+        wait(&runtime, volume.flush()).unwrap();
+        for zone in shard * 24..(shard + 1) * 24 {
+            drive.ssd().borrow_mut().faults().after(0, Fault::WriteFault(ZoneIndex(zone)));
+        }
+        assert!(wait(&runtime, volume.write(0, &blocks_of(&[7; BLOCKS as usize]), false)).is_err());
+        assert!(wait(&runtime, volume.flush()).is_err(), "shard {shard}");
         runtime.clear();
     }
 }
