@@ -349,10 +349,10 @@ fn no_zone() -> DeviceError {
     Status::CapacityExceeded.into()
 }
 
-/// Live grains of a zone if it is still of this segment; otherwise 0.
+/// Live grains of a zone if it is still of this segment; otherwise 0. A zone of the map has no segment of groups.
 fn live_in(state: &VolumeState, zone: u32, segment: u64) -> u32 {
     let record = state.space.zone(zone).record;
-    if record.segment == segment { record.live } else { 0 }
+    if record.segment == segment && !record.state.is_of_map() { record.live } else { 0 }
 }
 
 /// Sequential reader of a victim, with read-ahead in parts of `blocks` blocks.
