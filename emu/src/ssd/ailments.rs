@@ -227,7 +227,11 @@ impl AilmentFile {
             Some(_) if !text.ends_with('\n') => "\n".into(),
             Some(_) => String::new(),
         };
-        file.write_all(format!("{before}{ailment}\n").as_bytes())
+        let line = format!("{before}{ailment}\n");
+        if (text.len() + line.len()) as u64 > MOST_BYTES {
+            return Err(io::Error::other(format!("it would have more than {MOST_BYTES} bytes")));
+        }
+        file.write_all(line.as_bytes())
     }
 
     /// Undoes all faults.
