@@ -221,6 +221,11 @@ fn status_names_lost_ranges_of_volume() {
     // What is written again is not lost any more.
     lost.iter().for_each(|at| assert_eq!(client.write(*at, &[1; BLOCK as usize], true), 0));
     lost.iter().for_each(|at| assert_eq!(client.read(*at, BLOCK as u32), Ok(vec![1; BLOCK as usize])));
+    let is_noticed = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        place.json(&["status", "drives"])["volume"]["lost"]["ranges"] == serde_json::json!([])
+    });
+    assert!(is_noticed);
     server.end(rustix::process::Signal::TERM);
 }
 

@@ -308,14 +308,15 @@ impl Volume {
         Ok(())
     }
 
-    /// The logical blocks that are stored in blocks of a zone of the device, and would be lost with them.
-    pub async fn stored_in(&self, zone: ZoneIndex, blocks: Range<u64>) -> StoredBlocks {
+    /// The logical blocks that are stored in blocks `ranges` of a zone of the device, and would be lost with them.
+    pub async fn stored_in(&self, zone: ZoneIndex, ranges: &[Range<u64>]) -> StoredBlocks {
         let zones = self.first().identity.zones;
         let (shard, in_shard) = ((zone.0 / zones) as usize, zone.0 % zones);
         let Some(core) = self.0.cores.get(shard) else { return StoredBlocks::default() };
         let most = core.capacity() as u64;
-        let range = blocks.start.min(most) as u32..blocks.end.min(most) as u32;
-        let StoredBlocks { blocks, may_be_more } = stored::stored_in(core, in_shard, range).await;
+        let short = |range: &Range<u64>| range.start.min(most) as u32..range.end.min(most) as u32;
+        let ranges: Vec<Range<u32>> = ranges.iter().map(short).collect();
+        let StoredBlocks { blocks, may_be_more } = stored::stored_in(core, in_shard, &ranges).await;
         let blocks = blocks.into_iter().map(|block| self.0.map.block(shard, block)).collect();
         StoredBlocks { blocks, may_be_more }
     }

@@ -2,10 +2,10 @@
 
 use crate::{
     evidence::read_verified,
-    runtime::give_way,
+    runtime::{give_way, work},
     volume::{
-        address,
-        core::{Need, VolumeCore},
+        address::{self, Address},
+        core::{Need, VolumeCore, VolumeState},
         format::{EntryKind, FANOUT, GroupHeader, ZoneUse, read_group},
     },
     zone::{Lba, ZoneIndex},
@@ -17,48 +17,62 @@ use std::{collections::BTreeSet, ops::Range};
 pub struct StoredBlocks {
     /// Numbers of the logical blocks.
     pub blocks: BTreeSet<u64>,
-    /// Whether there may be more of them: a group header or a page of the map cannot be read.
+    /// Whether there may be more of them: a group header or a page of the map cannot be read, or will be lost when it
+    /// leaves memory.
     pub may_be_more: bool,
 }
 
-/// The logical blocks whose pieces, or whose addresses if they are not in memory, are in blocks `range` of a zone.
-pub async fn stored_in(core: &VolumeCore, zone: u32, range: Range<u32>) -> StoredBlocks {
+/// Pages of the map that are looked at in one turn.
+const PAGES: usize = 4096;
+
+/// The logical blocks whose pieces or addresses are in blocks `ranges` of a zone.
+pub async fn stored_in(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> StoredBlocks {
     let used = {
         let state = core.state.borrow();
         state.space.zones().find(|(number, _)| *number == zone).map(|(_, record)| record.state)
     };
     match used {
-        Some(ZoneUse::Data | ZoneUse::ClosedData) => in_groups(core, zone, range).await,
-        Some(ZoneUse::Map | ZoneUse::ClosedMap) => in_pages(core, zone, range),
+        Some(ZoneUse::Data | ZoneUse::ClosedData) => in_groups(core, zone, ranges).await,
+        Some(ZoneUse::Map | ZoneUse::ClosedMap) => in_pages(core, zone, ranges).await,
         None | Some(ZoneUse::Free | ZoneUse::Lost) => StoredBlocks::default(),
     }
 }
 
-/// Of a zone of the map.
-fn in_pages(core: &VolumeCore, zone: u32, range: Range<u32>) -> StoredBlocks {
-    let state = core.state.borrow();
-    let lost = |place| {
+/// Of a zone of the map. As long as a page or a block of the directory is in memory, nothing is lost with it.
+async fn in_pages(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> StoredBlocks {
+    let is_there = |state: &VolumeState, place: Address| {
         let (at, offset) = state.space.locate(place);
-        place != 0 && at == zone && range.contains(&offset)
+        place != 0 && at == zone && ranges.iter().any(|range| range.contains(&offset))
     };
-    let pages = (0u32..).zip(state.map.directory());
-    let pages = pages.filter(|(page, place)| lost(**place) && !state.map.is_here(*page));
-    let blocks = pages.flat_map(|(page, _)| {
-        let first = page as u64 * FANOUT;
-        first..core.identity.blocks.min(first + FANOUT)
-    });
-    // The addresses of pages are in memory, and the next checkpoint may not write them again.
-    let may_be_more = state.directory.iter().any(|place| lost(*place));
-    StoredBlocks { blocks: blocks.collect(), may_be_more }
+    let pages = core.state.borrow().map.directory().len();
+    let mut stored = StoredBlocks::default();
+    for from in (0..pages).step_by(PAGES) {
+        {
+            let state = core.state.borrow();
+            let of_zone = |page: &usize| is_there(&state, state.map.directory()[*page]);
+            for page in (from..pages.min(from + PAGES)).filter(of_zone) {
+                let first = page as u64 * FANOUT;
+                match state.map.is_here(page as u32) {
+                    true => stored.may_be_more = true,
+                    false => stored.blocks.extend(first..core.identity.blocks.min(first + FANOUT)),
+                }
+            }
+        }
+        work(PAGES as u32 / 4);
+        give_way().await;
+    }
+    let state = core.state.borrow();
+    stored.may_be_more |= state.directory.iter().any(|place| is_there(&state, *place));
+    stored
 }
 
 /// Of a zone with groups.
-async fn in_groups(core: &VolumeCore, zone: u32, range: Range<u32>) -> StoredBlocks {
+async fn in_groups(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> StoredBlocks {
     let mut stored = StoredBlocks::default();
     let segment = core.state.borrow().space.zone(zone).record.segment;
     let start = core.device.geometry().start(ZoneIndex(zone)).0;
-    let mut at = 0;
-    while at < range.end && core.state.borrow().space.zone(zone).record.segment == segment {
+    let (mut at, end) = (0, ranges.iter().map(|range| range.end).max().unwrap_or(0));
+    while at < end && core.state.borrow().space.zone(zone).record.segment == segment {
         let verify = |block: &[u8]| {
             let header = read_group(block)?;
             (header.place.segment == segment && header.is_at(core.mark, at, core.capacity()))
@@ -69,21 +83,19 @@ async fn in_groups(core: &VolumeCore, zone: u32, range: Range<u32>) -> StoredBlo
             stored.may_be_more = true;
             return stored;
         };
-        if at + header.blocks > range.start {
-            add_group(core, (zone, at), &header, &range, &mut stored).await;
-        }
+        add_group(core, (zone, at), &header, ranges, &mut stored).await;
         at += header.blocks;
         give_way().await;
     }
     stored
 }
 
-/// Adds the logical blocks that a group at offset `at` of a zone has in the range.
+/// Adds the logical blocks that a group at offset `at` of a zone has in the ranges.
 async fn add_group(
     core: &VolumeCore,
     (zone, at): (u32, u32),
     header: &GroupHeader,
-    range: &Range<u32>,
+    ranges: &[Range<u32>],
     stored: &mut StoredBlocks,
 ) {
     let mut from = 0;
@@ -92,7 +104,8 @@ async fn add_group(
         let place = core.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
         let offset = at + 1 + from / address::GRAINS;
         from += grains;
-        let is_in_range = offset < range.end && offset + address::blocks(place) > range.start;
+        let piece = offset..offset + address::blocks(place);
+        let is_in_range = ranges.iter().any(|range| piece.start < range.end && range.start < piece.end);
         if !is_in_range || entry.block as u64 >= core.identity.blocks {
             continue;
         }

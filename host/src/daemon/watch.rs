@@ -11,16 +11,22 @@ use crate::{
     report::{VolumeLosses, VolumeReport},
 };
 use engine::{
-    array::{LostBlocks, MemberState, MemberStatus},
+    array::{MemberState, MemberStatus},
     volume::StoredBlocks,
     zone::ZoneIndex,
 };
-use std::{collections::BTreeMap, rc::Rc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 /// Interval at which all members are probed.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
 /// Interval at which the drives are checked for power losses and resets.
 const CHECK_POWER_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which the lost blocks of a volume are looked up again.
+const LOOK_AT_LOSSES_EVERY: Duration = Duration::from_secs(10);
 
 /// Logs changes of members, and starts a rebuild when the array begins to write, and later when zones wear out, as
 /// long as there are spare zones.
@@ -73,18 +79,23 @@ pub(super) async fn watch_fence(daemon: Rc<Daemon>, ring: Ring) {
     log("another host has started the array, so that it is fenced here: stop this daemon");
 }
 
-/// Finds out which ranges of the array's volume are lost, whenever the array loses others; never returns.
+/// Finds out which ranges of the array's volume are lost, when the array loses others, and from time to time, since
+/// blocks are written again; never returns.
 pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
+    let mut looked: Option<Instant> = None;
     while let Ok(ring) = daemon.reactor.ring().cloned() {
         ring.sleep(Duration::from_secs(1)).await;
-        let volume = daemon.volume.borrow().clone();
-        let (Some(volume), lost) = (volume, daemon.array.status().lost) else { continue };
-        if daemon.volume_losses.borrow().0 == lost {
+        let Some(volume) = daemon.volume.borrow().clone() else { continue };
+        let lost = daemon.array.status().lost;
+        let is_known = daemon.volume_losses.borrow().0 == lost;
+        if is_known && (lost.is_empty() || looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY)) {
             continue;
         }
+        looked = Some(Instant::now());
         let mut stored = StoredBlocks::default();
-        for LostBlocks { zone, from, blocks } in lost.iter().copied() {
-            let found = volume.stored_in(ZoneIndex(zone), from..from + blocks).await;
+        for of_zone in lost.chunk_by(|a, b| a.zone == b.zone) {
+            let ranges: Vec<_> = of_zone.iter().map(|lost| lost.from..lost.from + lost.blocks).collect();
+            let found = volume.stored_in(ZoneIndex(of_zone[0].zone), &ranges).await;
             stored.blocks.extend(found.blocks);
             stored.may_be_more |= found.may_be_more;
         }
