@@ -1,9 +1,9 @@
 //! Changes of the identity of an array at any moment of a life: it is renamed or adopted, while it runs or at rest.
 //!
-//! The world records the *identities* (name, host, autostart) that the array may report: the result of the last change,
-//! and as long as the outcome of an interrupted change is unknown, the identity before as well. Every assembly has to
-//! report one of these, whichever members are missing, and from then on exactly that one: an interrupted change does
-//! not come back after an assembly has reported the old identity.
+//! The world records the *identities* (name, host, autostart, error limit) that the array may report: the result of the
+//! last change, and as long as the outcome of an interrupted change is unknown, the identity before as well. Every
+//! assembly has to report one of these, whichever members are missing, and from then on exactly that one: an interrupted
+//! change does not come back after an assembly has reported the old identity.
 
 use super::{
     command_queue::Bay,
@@ -20,7 +20,7 @@ fn changed(said: &SubjectIdentity, change: &Change) -> SubjectIdentity {
         Change::Name(name) => said.name.clone_from(name),
         Change::Host(host) => said.host = *host,
         Change::Autostart(autostart) => said.autostart = *autostart,
-        Change::ErrorLimit(_) => {}
+        Change::ErrorLimit(limit) => said.error_limit = *limit,
     }
     said
 }
@@ -31,7 +31,10 @@ fn draw_change(world: &mut World<'_>) -> (Change, Vec<SubjectIdentity>) {
     let begun = world.books.begun;
     let change = match world.rng.below(4) {
         0 => Change::Host([begun as u8; 16]),
-        1 => Change::Autostart(world.rng.chance(1, 2)),
+        1 => match world.rng.chance(1, 2) {
+            true => Change::Autostart(begun % 4 < 2),
+            false => Change::ErrorLimit(begun as u32),
+        },
         _ => Change::Name(format!("name{begun}")),
     };
     let after = world.books.may.iter().map(|said| changed(said, &change)).collect();

@@ -32,7 +32,7 @@ impl BackgroundRepair {
     }
 }
 
-/// A change of name, host or autostart of a running array.
+/// A change of name, host, autostart or error limit of a running array.
 pub(super) struct PendingChange {
     pub pending: Pending<()>,
     /// The possible identities of the array once the change is done, and those if it was refused before it began.
@@ -67,7 +67,7 @@ pub(super) struct RunState {
     pub missed: BTreeSet<Bay>,
     /// A member is being taken out by an administrative command.
     pub failing: Option<Pending<()>>,
-    /// The name, host or autostart flag is being changed.
+    /// The name, host, autostart or error limit is being changed.
     pub changing: Option<PendingChange>,
     /// The array has written to its drives since the last end: it is not, or no longer, in deferred-write mode.
     pub begun: bool,

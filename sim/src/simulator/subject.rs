@@ -150,12 +150,13 @@ impl From<&str> for SubjectError {
 /// An operation of the subject.
 pub type Work<T> = Pin<Box<dyn Future<Output = Result<T, SubjectError>>>>;
 
-/// The name, host and autostart of a subject, which its owner may change.
+/// The name, host, autostart and error limit of a subject, which its owner may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubjectIdentity {
     pub name: String,
     pub host: [u8; 16],
     pub autostart: bool,
+    pub error_limit: u32,
 }
 
 /// A zoned device made of several drives.
@@ -219,7 +220,7 @@ pub trait Subject: ZonedDevice {
         Box::pin(async { Ok(()) })
     }
 
-    /// Its name, host and autostart; `None` of a subject that has none, and cannot be changed or destroyed.
+    /// What its owner may change; `None` of a subject that has none, and cannot be changed or destroyed.
     fn said(&self) -> Option<SubjectIdentity> {
         None
     }
@@ -510,7 +511,12 @@ impl Subject for Array {
 
     fn said(&self) -> Option<SubjectIdentity> {
         let status = self.status();
-        Some(SubjectIdentity { name: status.name, host: status.host, autostart: status.autostart })
+        Some(SubjectIdentity {
+            name: status.name,
+            host: status.host,
+            autostart: status.autostart,
+            error_limit: status.error_limit,
+        })
     }
 
     fn change(&self, change: Change) -> Work<()> {

@@ -79,7 +79,7 @@ pub struct Counts {
     /// Zones that were scrubbed, and blocks that scrubs have found wrong and that were repaired.
     pub scrubs: u64,
     pub repaired: u64,
-    /// Changes of arrays' name, host or autostart.
+    /// Changes of arrays' name, host, autostart or error limit.
     pub changes: u64,
     /// Arrays that were destroyed.
     pub destructions: u64,
