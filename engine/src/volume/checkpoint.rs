@@ -20,9 +20,6 @@ use crate::{
 };
 use std::{collections::VecDeque, rc::Rc};
 
-/// Pages of the directory that are examined before other tasks get a turn.
-const PAGES_LOOKED_AT: usize = 4096;
-
 /// Changed pages that are given places before other tasks get a turn.
 const PAGES_LAID: usize = 256;
 
@@ -104,18 +101,7 @@ async fn sweep(core: &VolumeCore) -> Result<(), DeviceError> {
     }
     let lies_there =
         |state: &VolumeState, place: Address| place != 0 && zones.contains(&state.space.locate(place).0);
-    let all = core.state.borrow().map.directory().len();
-    let mut pages: Vec<u32> = Vec::new();
-    for from in (0..all).step_by(PAGES_LOOKED_AT) {
-        {
-            let state = core.state.borrow();
-            let places = (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
-            let places = places.filter(|(_, place)| lies_there(&state, **place));
-            pages.extend(places.map(|(page, _)| page));
-        }
-        work(PAGES_LOOKED_AT as u32 / 4);
-        give_way().await;
-    }
+    let pages = core.pages_at(lies_there).await;
     for some in pages.chunks(MOST_LOADS) {
         core.fetch(some.iter().copied(), Need::Pressing).await;
         for page in some {

@@ -11,7 +11,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
         error::VolumeError,
-        format::{EntryKind, FANOUT, GroupEntry, Kind, VolumeIdentity, ZoneUse},
+        format::{EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, VolumeIdentity, ZoneUse, read_group},
         map::PagedMap,
         options::VolumeOptions,
         piece::{Codec, CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
@@ -145,6 +145,9 @@ pub enum Need {
     /// does not apply.
     Pressing,
 }
+
+/// Pages of the directory that are examined before other tasks get a turn.
+const PAGES_LOOKED_AT: usize = 4096;
 
 /// Initial state of a running volume, taken from its root; see [`VolumeState`].
 pub struct Start {
@@ -711,6 +714,29 @@ impl VolumeCore {
     /// The addresses of the page of the map at `place`; `None` if `block` is not that page.
     fn page_of(&self, page: u32, place: Address, block: &[u8]) -> Option<Vec<Address>> {
         self.state.borrow().space.read_map_block((Kind::Page, page, self.mark), place, block)
+    }
+
+    /// The header of a group of this segment at offset `at` of a zone; `None` if `block` is another block.
+    pub fn group_at(&self, block: &[u8], segment: u64, at: u32) -> Option<GroupHeader> {
+        read_group(block)
+            .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, self.capacity()))
+    }
+
+    /// The pages of the map whose places are `there`, in turns between which other tasks run.
+    pub async fn pages_at(&self, there: impl Fn(&VolumeState, Address) -> bool) -> Vec<u32> {
+        let all = self.state.borrow().map.directory().len();
+        let mut pages = Vec::new();
+        for from in (0..all).step_by(PAGES_LOOKED_AT) {
+            {
+                let state = self.state.borrow();
+                let places =
+                    (from as u32..).zip(&state.map.directory()[from..all.min(from + PAGES_LOOKED_AT)]);
+                pages.extend(places.filter(|(_, place)| there(&state, **place)).map(|(page, _)| page));
+            }
+            work(PAGES_LOOKED_AT as u32 / 4);
+            give_way().await;
+        }
+        pages
     }
 
     /// Records the first write or discard since the start: garbage collection may run from now on.

@@ -9,7 +9,7 @@ use crate::{
     format::codec::{Decoder, Encoder},
     frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, PAYLOAD_BYTES},
     volume::{
-        address::{Address, GRAINS, Unit},
+        address::{self, Address, GRAINS, Unit},
         piece::Codec,
     },
 };
@@ -123,6 +123,17 @@ impl GroupHeader {
     pub fn is_at(&self, volume: u64, offset: u32, capacity: u32) -> bool {
         let left = capacity.checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
         (self.place.volume, self.place.offset) == (volume, offset) && left.is_some_and(|left| left != 1)
+    }
+
+    /// The entries, each with the place of its piece, if the header is in this block of the device.
+    pub fn placed(&self, header: u32) -> impl Iterator<Item = (&GroupEntry, Address)> {
+        let mut from = 0;
+        self.entries.iter().map(move |entry| {
+            let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
+            let place = address::place(header + 1 + from / GRAINS, from % GRAINS, (unit, grains));
+            from += grains;
+            (entry, place)
+        })
     }
 }
 

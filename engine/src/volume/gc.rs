@@ -13,7 +13,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAINS, Unit},
         core::{Need, Piece, VolumeCore, VolumeState},
-        format::{EntryKind, FANOUT, GroupHeader, ZoneUse, read_group},
+        format::{EntryKind, FANOUT, ZoneUse},
         piece::Patience,
         space::{HEAD_ZONES, ZonePurpose},
         stream::{MOVED, Ticket, piece_of},
@@ -179,10 +179,7 @@ async fn move_groups(
     let mut earned = yields / IN_ADVANCE;
     earn(core, earned);
     while at < end && live_in(&core.state.borrow(), zone, segment) > 0 {
-        let verify = |block: &[u8]| {
-            read_group(block)
-                .filter(|header| header.place.segment == segment && header.is_at(core.mark, at, capacity))
-        };
+        let verify = |block: &[u8]| core.group_at(block, segment, at);
         let read = victim.read(at, 1).await.map(verify);
         if read == Err(DeviceError::Gone) {
             return Err(DeviceError::Gone);
@@ -193,18 +190,13 @@ async fn move_groups(
             core.reread.set(core.reread.get() + header.is_some() as u64);
         }
         let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
-        let GroupHeader { blocks, entries, .. } = header;
-        let there = entries.iter().map(|entry| entry.block).filter(|block| has(core, *block));
+        let there = header.entries.iter().map(|entry| entry.block).filter(|block| has(core, *block));
         core.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
-        let mut from = 0;
-        for entry in entries {
+        for (entry, place) in header.placed(zone * capacity + at) {
             give_way().await;
-            let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
-            let place = core.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
-            let offset = at + 1 + from / GRAINS;
+            let offset = address::block(place) - zone * capacity;
             let offset_end = offset + address::blocks(place);
-            from += grains;
-            if grains == 0 || offset_end > end || !has(core, entry.block) {
+            if entry.kind.grains() == 0 || offset_end > end || !has(core, entry.block) {
                 continue;
             }
             if may_be_at(core, entry.block, entry.kind, place) {
@@ -226,7 +218,7 @@ async fn move_groups(
                 }
             }
         }
-        at += blocks;
+        at += header.blocks;
         wait_for_moves(core).await?;
         let earns = (yields as u64 * at.min(capacity) as u64 / capacity as u64) as u32;
         earn(core, earns.saturating_sub(earned));

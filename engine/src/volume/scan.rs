@@ -10,7 +10,7 @@ use crate::{
     evidence::{Presence, presence, read_verified, reread_verified},
     frame::{FrameError, PAYLOAD_BYTES},
     volume::{
-        address::{self, Address, GRAINS},
+        address::{self, Address},
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
@@ -416,13 +416,9 @@ impl DeviceScan {
                     .map(|segment| ZoneWalk { stream, open: OpenZone { zone, segment, next, torn_at } }));
             };
             segment = Some(header.place.segment);
-            let mut from = 0;
-            for entry in header.entries {
-                let (first, grains) = (at + 1 + from / GRAINS, entry.kind.grains());
-                let place =
-                    address::place(zone * capacity + first, from % GRAINS, (entry.kind.unit(), grains));
-                from += grains;
+            for (entry, place) in header.placed(zone * capacity + at) {
                 // An entry counts only if its whole piece was written.
+                let (first, grains) = (address::block(place) - zone * capacity, entry.kind.grains());
                 let end = first + address::blocks(place);
                 if grains == 0 || end <= written {
                     seen.found.push(FoundEntry {

@@ -2,11 +2,11 @@
 
 use crate::{
     evidence::read_verified,
-    runtime::{give_way, work},
+    runtime::give_way,
     volume::{
         address::{self, Address},
         core::{Need, VolumeCore, VolumeState},
-        format::{EntryKind, FANOUT, GroupHeader, ZoneUse, read_group},
+        format::{FANOUT, GroupHeader, ZoneUse},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -21,9 +21,6 @@ pub struct StoredBlocks {
     /// leaves memory.
     pub may_be_more: bool,
 }
-
-/// Pages of the map that are looked at in one turn.
-const PAGES: usize = 4096;
 
 /// The logical blocks whose pieces or addresses are in blocks `ranges` of a zone.
 pub async fn stored_in(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> StoredBlocks {
@@ -44,24 +41,16 @@ async fn in_pages(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> Stored
         let (at, offset) = state.space.locate(place);
         place != 0 && at == zone && ranges.iter().any(|range| range.contains(&offset))
     };
-    let pages = core.state.borrow().map.directory().len();
     let mut stored = StoredBlocks::default();
-    for from in (0..pages).step_by(PAGES) {
-        {
-            let state = core.state.borrow();
-            let of_zone = |page: &usize| is_there(&state, state.map.directory()[*page]);
-            for page in (from..pages.min(from + PAGES)).filter(of_zone) {
-                let first = page as u64 * FANOUT;
-                match state.map.is_here(page as u32) {
-                    true => stored.may_be_more = true,
-                    false => stored.blocks.extend(first..core.identity.blocks.min(first + FANOUT)),
-                }
-            }
-        }
-        work(PAGES as u32 / 4);
-        give_way().await;
-    }
+    let pages = core.pages_at(is_there).await;
     let state = core.state.borrow();
+    for page in pages {
+        let first = page as u64 * FANOUT;
+        match state.map.is_here(page) {
+            true => stored.may_be_more = true,
+            false => stored.blocks.extend(first..core.identity.blocks.min(first + FANOUT)),
+        }
+    }
     stored.may_be_more |= state.directory.iter().any(|place| is_there(&state, *place));
     stored
 }
@@ -73,11 +62,7 @@ async fn in_groups(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> Store
     let start = core.device.geometry().start(ZoneIndex(zone)).0;
     let (mut at, end) = (0, ranges.iter().map(|range| range.end).max().unwrap_or(0));
     while at < end && core.state.borrow().space.zone(zone).record.segment == segment {
-        let verify = |block: &[u8]| {
-            let header = read_group(block)?;
-            (header.place.segment == segment && header.is_at(core.mark, at, core.capacity()))
-                .then_some(header)
-        };
+        let verify = |block: &[u8]| core.group_at(block, segment, at);
         let header = read_verified(&*core.device, Lba(start + at as u64), verify).await;
         let Ok(Some(header)) = header else {
             stored.may_be_more = true;
@@ -98,12 +83,9 @@ async fn add_group(
     ranges: &[Range<u32>],
     stored: &mut StoredBlocks,
 ) {
-    let mut from = 0;
-    for entry in &header.entries {
-        let EntryKind::Data { unit, grains, .. } = entry.kind else { continue };
-        let place = core.state.borrow().space.piece(zone, at + 1, from, (unit, grains));
-        let offset = at + 1 + from / address::GRAINS;
-        from += grains;
+    let start = zone * core.capacity();
+    for (entry, place) in header.placed(start + at).filter(|(entry, _)| entry.kind.grains() > 0) {
+        let offset = address::block(place) - start;
         let piece = offset..offset + address::blocks(place);
         let is_in_range = ranges.iter().any(|range| piece.start < range.end && range.start < piece.end);
         if !is_in_range || entry.block as u64 >= core.identity.blocks {
