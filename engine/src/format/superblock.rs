@@ -212,6 +212,19 @@ pub enum Order {
     },
 }
 
+impl Order {
+    /// How the zones of the member with UUID `member` are written, by the policy and the blocks of a group: of one that
+    /// is written by appends, and of one that shares a checksum block; 0 for none.
+    pub fn of(policy: Policy, (group_blocks, checksum_group_blocks): (u32, u32), member: Uuid) -> Order {
+        match (group_blocks as u64, checksum_group_blocks as u64) {
+            (0, group_blocks @ 1..) => Order::Checksums { in_zrwa: policy.uses_zrwa(), group_blocks, member },
+            _ if policy.uses_zrwa() => Order::Any,
+            (0, 0) => Order::One,
+            (blocks, _) => Order::Groups { blocks, member },
+        }
+    }
+}
+
 /// Errors of a member's drive since it became the member; each count ends at 65,535.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ErrorCounts {
@@ -322,16 +335,7 @@ impl Superblock {
 
     /// How the zones of the member with UUID `member` are written.
     pub fn order(&self, member: Uuid) -> Order {
-        match self.group_blocks {
-            0 if self.has_checksum_blocks() => Order::Checksums {
-                in_zrwa: self.policy.uses_zrwa(),
-                group_blocks: self.checksum_group_blocks as u64,
-                member,
-            },
-            _ if self.policy.uses_zrwa() => Order::Any,
-            0 => Order::One,
-            blocks => Order::Groups { blocks: blocks as u64, member },
-        }
+        Order::of(self.policy, (self.group_blocks, self.checksum_group_blocks), member)
     }
 
     /// Whether each block of a zone has a checksum.

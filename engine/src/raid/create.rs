@@ -278,15 +278,10 @@ fn draft(
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
     let uuid = |member: usize| member_uuid(Uuid(options.uuid), member, 1);
-    let order = |member: usize| match options.group_blocks {
-        _ if in_blocks => Order::Checksums {
-            in_zrwa: policy.uses_zrwa(),
-            group_blocks: options.checksum_group_blocks as u64,
-            member: uuid(member),
-        },
-        _ if policy.uses_zrwa() || behaviour.log_step >= LogStep::Unsequenced => Order::Any,
-        0 => Order::One,
-        blocks => Order::Groups { blocks: blocks as u64, member: uuid(member) },
+    let groups = if in_blocks { options.checksum_group_blocks } else { 0 };
+    let order = |member: usize| match behaviour.log_step >= LogStep::Unsequenced && !in_blocks {
+        true => Order::Any,
+        false => Order::of(policy, (options.group_blocks, groups), uuid(member)),
     };
     if options.checksums && options.group_blocks > 0 {
         return Err(NoDesign::ChecksumsOfAppends.into());
@@ -302,10 +297,9 @@ fn draft(
         Some(Drive { name: drive.name.clone(), device })
     };
     let members: Vec<Drive> = drives.iter().enumerate().filter_map(prepared).collect();
-    if in_blocks && members.len() < drives.len() {
+    if in_blocks && (groups == 0 || members.len() < drives.len()) {
         return Err(NoDesign::ChecksumGroups { blocks: options.checksum_group_blocks }.into());
     }
-    let groups = if in_blocks { options.checksum_group_blocks } else { 0 };
     let mut superblock = plan(options, (policy, aggregate, groups), &members)?;
     // Model, serial number and size of the drive itself, not of the device that adapts it.
     for (member, drive) in superblock.members.iter_mut().zip(drives) {
