@@ -68,10 +68,7 @@ impl fmt::Display for Ailment {
             Ailment::Flipped(lba) => write!(f, "flip {}", lba.0),
             Ailment::Dropped(lba) => write!(f, "drop {}", lba.0),
             Ailment::Misdirected(lba, to) => write!(f, "misdirect {} {}", lba.0, to.0),
-            Ailment::Stale(lba, bytes) => {
-                write!(f, "stale {} ", lba.0)?;
-                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
+            Ailment::Stale(lba, bytes) => write!(f, "stale {} {}", lba.0, hex(bytes)),
             Ailment::Slow(factor) => write!(f, "slow {factor}"),
             Ailment::Gone => write!(f, "gone"),
         }
@@ -160,6 +157,11 @@ impl Ailments {
     }
 }
 
+/// The hexadecimal digits of bytes.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The bytes of a word of hexadecimal digits.
 fn decode_hex(word: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| (byte as char).to_digit(16);
@@ -197,8 +199,7 @@ impl AilmentFile {
     pub(super) fn beside(path: &Path, uuid: &[u8; 16]) -> io::Result<AilmentFile> {
         let mut name = path.canonicalize()?.into_os_string();
         name.push(".faults");
-        let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(AilmentFile { path: name.into(), uuid, looked: None, read: None, image: None })
+        Ok(AilmentFile { path: name.into(), uuid: hex(uuid), looked: None, read: None, image: None })
     }
 
     /// Makes the drive gone once its `image` has been removed.

@@ -1,7 +1,7 @@
 //! Drives without latency: the emulated SSD, and a null drive.
 
 use super::{
-    ailments::AilmentFile,
+    ailments::{AilmentFile, hex},
     emulated::Ssd,
     image::{ImageError, ImageMedia},
     model::Model,
@@ -91,7 +91,7 @@ impl EmulatedDrive {
 
 /// The serial number of a drive in an image with this UUID: its first four bytes.
 pub fn serial_of(uuid: &[u8; 16]) -> String {
-    uuid[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&uuid[..4])
 }
 
 impl ZonedDevice for EmulatedDrive {

@@ -96,13 +96,9 @@ fn read(ssd: &mut SsdState, lba: Lba, data: &mut Buf, oob: &mut Buf) -> Outcome 
                 data.fill(0);
                 oob.fill(0);
             }
-            Replacement::Block(from) => {
-                // The file of faults may name a block that the drive does not have.
-                let (zone, offset) = ssd.geometry.locate(from);
-                if zone.0 < ssd.geometry.zones && offset < ssd.geometry.zone_capacity_blocks {
-                    ssd.media.read(from, data, oob).map_err(os_error)?;
-                }
-            }
+            // The file of faults may name a block that the drive does not have.
+            Replacement::Block(from) if !ssd.has_block(from) => (),
+            Replacement::Block(from) => ssd.media.read(from, data, oob).map_err(os_error)?,
             Replacement::Stale(bytes) if ssd.media.is_written(at).map_err(os_error)? => {
                 data.iter_mut().chain(oob).zip(bytes).for_each(|(byte, old)| *byte = *old);
             }

@@ -94,7 +94,7 @@ impl Kind {
     }
 }
 
-/// What a block reads as, in place of what was written to it.
+/// Content of reads of a block with a silent fault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replacement<'a> {
     Unwritten,

@@ -90,6 +90,12 @@ impl SsdState {
         if zone.0 < self.geometry.zones { Ok(self.table.info(zone)) } else { Err(Status::LbaOutOfRange) }
     }
 
+    /// Whether the drive has this block.
+    pub(super) fn has_block(&self, lba: Lba) -> bool {
+        let (zone, offset) = self.geometry.locate(lba);
+        zone.0 < self.geometry.zones && offset < self.geometry.zone_capacity_blocks
+    }
+
     /// Stores a zone in the state in which it comes back when power returns.
     pub(super) fn store(&mut self, zone: ZoneIndex) -> io::Result<()> {
         self.media.set_zone(&after_power_on(self.table.info(zone)))

@@ -61,10 +61,10 @@ pub(super) fn strike(ssd: &mut SsdState, fault: Fault) -> io::Result<()> {
 
 /// Flips a stored bit, if the block is written.
 fn corrupt(ssd: &mut SsdState, lba: Lba, bit: usize) -> io::Result<()> {
-    let (zone, offset) = ssd.geometry.locate(lba);
-    if ssd.info(zone).is_err() || offset >= ssd.geometry.zone_capacity_blocks {
+    if !ssd.has_block(lba) {
         return Ok(());
     }
+    let (zone, _) = ssd.geometry.locate(lba);
     let Some(mut bytes) = cache::read_block(&mut *ssd.media, &ssd.geometry, lba)? else {
         return Ok(());
     };
