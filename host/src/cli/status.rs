@@ -10,8 +10,8 @@ use crate::{
         size::show,
     },
     report::{
-        Compression, Division, Rebuild, Status, VolumeRange, VolumeReport, WrittenBytes, latency_words,
-        so_many_zones,
+        Compression, Division, LostRange, Rebuild, Status, VolumeRange, VolumeReport, WrittenBytes,
+        latency_words, so_many_zones,
     },
 };
 use anyhow::Result;
@@ -78,16 +78,10 @@ fn status_text(status: &Status) -> String {
     if let Some(scrub) = &status.scrub {
         text += &format!("  scrub: {}\n", scrub.line());
     }
-    for lost in status.lost.iter().take(MOST_LISTED) {
-        let (length, offset) = (show(lost.bytes), show(lost.start_bytes));
-        text += &format!("   lost: {length} at {offset} of zone {}\n", lost.zone);
-    }
-    if status.lost.len() > MOST_LISTED {
-        text += &format!(
-            "   lost: and {} more ranges (--json names them all)\n",
-            status.lost.len() - MOST_LISTED
-        );
-    }
+    let range = |lost: &LostRange| {
+        format!("{} at {} of zone {}", show(lost.bytes), show(lost.start_bytes), lost.zone)
+    };
+    text += &lost_text(status.lost.iter().map(range), "");
     if !status.used_by.is_empty() {
         let how = if status.changing { ", and keeps changing" } else { "" };
         text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
@@ -200,6 +194,16 @@ fn division_text(division: &Division) -> String {
     room + &table(&rows)
 }
 
+/// Lines about the first [`MOST_LISTED`] lost ranges, and the number of the others, which are ranges `of` something.
+fn lost_text(ranges: impl ExactSizeIterator<Item = String>, of: &str) -> String {
+    let more = ranges.len().saturating_sub(MOST_LISTED);
+    let mut text: String = ranges.take(MOST_LISTED).map(|range| format!("   lost: {range}\n")).collect();
+    if more > 0 {
+        text += &format!("   lost: and {more} more ranges{of} (--json names them all)\n");
+    }
+    text
+}
+
 fn volume_text(volume: &VolumeReport) -> String {
     let VolumeReport { size_bytes, used_bytes, free_bytes, collection, written, .. } = volume;
     let compresses = volume.compression != Compression(None) || volume.physical_bytes < *used_bytes;
@@ -252,13 +256,10 @@ fn volume_text(volume: &VolumeReport) -> String {
         so_many_zones(collection.collected_zones as usize)
     );
     if let Some(lost) = &volume.lost {
-        for VolumeRange { offset_bytes, bytes } in lost.ranges.iter().take(MOST_LISTED) {
-            text += &format!("   lost: {} at {} of the volume\n", show(*bytes), show(*offset_bytes));
-        }
-        let more = lost.ranges.len().saturating_sub(MOST_LISTED);
-        if more > 0 {
-            text += &format!("   lost: and {more} more ranges of the volume (--json names them all)\n");
-        }
+        let range = |range: &VolumeRange| {
+            format!("{} at {} of the volume", show(range.bytes), show(range.offset_bytes))
+        };
+        text += &lost_text(lost.ranges.iter().map(range), " of the volume");
         if lost.may_be_more {
             text += "   lost: perhaps more of the volume, since some of its metadata is lost\n";
         }
