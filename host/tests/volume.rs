@@ -218,7 +218,7 @@ fn status_names_lost_ranges_of_volume() {
     assert_eq!(said, Some(serde_json::json!({ "ranges": expected, "may_be_more": false })));
     let text = place.run(&["status", "drives"]).text();
     assert!(text.contains(&format!("   lost: 4 KiB at {} KiB of the volume\n", lost[1] / 1024)), "{text}");
-    // What is written again is not lost any more.
+    // After they have been written again, the blocks are not lost any more.
     lost.iter().for_each(|at| assert_eq!(client.write(*at, &[1; BLOCK as usize], true), 0));
     lost.iter().for_each(|at| assert_eq!(client.read(*at, BLOCK as u32), Ok(vec![1; BLOCK as usize])));
     let is_noticed = (0..200).any(|_| {

@@ -220,7 +220,7 @@ pub trait Subject: ZonedDevice {
         Box::pin(async { Ok(()) })
     }
 
-    /// What its owner may change; `None` of a subject that has none, and cannot be changed or destroyed.
+    /// Its identity; `None` of a subject that has none, and cannot be changed or destroyed.
     fn said(&self) -> Option<SubjectIdentity> {
         None
     }
