@@ -1,11 +1,13 @@
 # The array behaves like the kernel's zoned null_blk device, command by command.
-# guest: --drives 5 --memory 3G
+# Checksums take the 64 KiB above 24 MiB of each zone: null_blk has capacities of whole MiB.
+# guest: --drives 5:capacity=24640K --memory 3G
 
 create_array tank $(drives 0 1 2 3 4)
 start_array tank
 zone_mb=$(($(cat "$QUEUE/chunk_sectors") / 2048))
 zones=$(cat "$QUEUE/nr_zones")
 capacity=$(blkzone report --count 1 "$DEVICE" | sed -n 's/.*cap \(0x[0-9a-f]*\).*/\1/p')
+((capacity % 2048 == 0)) || fail "zones of $capacity sectors are not whole MiB"
 limit=$(cat "$QUEUE/max_open_zones")
 null_blk model $((zones * zone_mb)) zoned=1 zone_size=$zone_mb zone_capacity=$((capacity / 2048)) \
     zone_max_open="$limit" zone_max_active="$(cat "$QUEUE/max_active_zones")"

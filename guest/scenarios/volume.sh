@@ -1,7 +1,7 @@
 # A volume below ext4, XFS and SQLite: its daemon is killed, then the power is cut and a drive is removed, and all
 # acknowledged data is there. The whole device is written three times in random order, which needs garbage collection;
 # trimmed blocks become free; NBD clients read the same data.
-# guest: --drives 6:size=256M,zone=8M,capacity=6M --reboots --time-limit 1500 --memory 3G
+# guest: --drives 6:size=256M,zone=8M,capacity=6208K --reboots --time-limit 1500 --memory 3G
 
 acknowledged=/mnt/guest/acknowledged
 mkdir -p /run/mnt
