@@ -31,6 +31,7 @@ use sim::simulator::{
 };
 use std::{
     cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     rc::Rc,
 };
@@ -276,6 +277,47 @@ fn namespaces_are_isolated_and_survive_restart() {
     rig.write(&two, 33, 5, 12).unwrap();
     assert_eq!(rig.read(&two, 30, 15), [vec![2; 3], vec![5; 12]].concat());
     rig.namespaces.audit().unwrap();
+}
+
+/// With groups of several zones, of different widths, and v-zones that are not full.
+#[test]
+fn written_block_of_namespace_is_found_by_its_place_on_device() {
+    let geometry = Geometry { zones: 300, max_active: 34, max_open: 34, ..drive_for_rows(15) };
+    let rig = Rig::new(&geometry, 15);
+    let all: Vec<Namespace> =
+        ["a", "b"].map(|name| rig.add(Spec { essential: 2, ..spec(name, 4, 4) }).unwrap()).into();
+    // Each block has a byte of its own.
+    let writes = [(0, 0, 20), (1, 0, 10), (0, 20, 25), (1, 64, 45), (0, 128, 3)];
+    let mut expected = BTreeMap::new();
+    for (namespace, first, count) in writes {
+        for at in first..first + count {
+            let byte = expected.len() as u8 + 1;
+            rig.write(&all[namespace], at, byte, 1).unwrap();
+            expected.insert((namespace, at), byte);
+        }
+    }
+    assert!(expected.len() < 256 && all.iter().any(|namespace| namespace.status().widths != [1]));
+    let (mut singly, mut at_once) = (BTreeMap::new(), BTreeSet::new());
+    let (size, capacity) = (geometry.zone_size_blocks, geometry.zone_capacity_blocks);
+    let blocks_of =
+        |(zone, range): (ZoneIndex, std::ops::Range<u64>)| range.map(move |at| zone.0 as u64 * 64 + at);
+    for zone in 0..geometry.zones {
+        for (number, namespace) in all.iter().enumerate() {
+            for at in 0..capacity {
+                for block in
+                    namespace.stored_in(ZoneIndex(zone), &(at..at + 1)).into_iter().flat_map(&blocks_of)
+                {
+                    let lba = Lba(zone as u64 * size + at);
+                    let stored = rig.drive.ssd().borrow_mut().stored(lba).unwrap().unwrap();
+                    assert_eq!(singly.insert((number, block), stored[0]), None);
+                }
+            }
+            let found = namespace.stored_in(ZoneIndex(zone), &(0..capacity));
+            at_once.extend(found.into_iter().flat_map(&blocks_of).map(|block| (number, block)));
+        }
+    }
+    assert_eq!(singly, expected);
+    assert!(at_once.iter().eq(expected.keys()));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use crate::{
         size::show,
     },
     report::{
-        Compression, Division, LostRange, Rebuild, Status, VolumeRange, VolumeReport, WrittenBytes,
-        latency_words, so_many_zones,
+        Compression, Division, LostRange, NamespaceReport, Rebuild, Status, VolumeLosses, VolumeRange,
+        VolumeReport, WrittenBytes, latency_words, so_many_zones,
     },
 };
 use anyhow::Result;
@@ -78,10 +78,7 @@ fn status_text(status: &Status) -> String {
     if let Some(scrub) = &status.scrub {
         text += &format!("  scrub: {}\n", scrub.line());
     }
-    let range = |lost: &LostRange| {
-        format!("{} at {} of zone {}", show(lost.bytes), show(lost.start_bytes), lost.zone)
-    };
-    text += &lost_text(status.lost.iter().map(range), "");
+    text += &lost_text(status.lost.iter().map(zone_range), "");
     if !status.used_by.is_empty() {
         let how = if status.changing { ", and keeps changing" } else { "" };
         text += &format!(" in use: by {}{how}\n", output::in_one_line(&listed(&status.used_by)));
@@ -191,7 +188,30 @@ fn division_text(division: &Division) -> String {
     }));
     let Division { free_zones, zone_capacity_bytes, .. } = division;
     let room = format!("namespaces: room for {free_zones} more zones of {}\n", show(*zone_capacity_bytes));
-    room + &table(&rows)
+    let mut text = room + &table(&rows);
+    for NamespaceReport { name, lost, volume, .. } in &division.list {
+        let of = format!(" of '{name}'");
+        text += &lost_text(lost.iter().map(|range| zone_range(range) + &of), &of);
+        if let Some(lost) = volume.as_ref().and_then(|volume| volume.lost.as_ref()) {
+            text += &volume_losses_text(lost, &format!(" of the volume{of}"));
+        }
+    }
+    text
+}
+
+/// Words about a lost range of a zone.
+fn zone_range(lost: &LostRange) -> String {
+    format!("{} at {} of zone {}", show(lost.bytes), show(lost.start_bytes), lost.zone)
+}
+
+/// Lines about the losses `of` a volume.
+fn volume_losses_text(lost: &VolumeLosses, of: &str) -> String {
+    let range = |range: &VolumeRange| format!("{} at {}{of}", show(range.bytes), show(range.offset_bytes));
+    let mut text = lost_text(lost.ranges.iter().map(range), of);
+    if lost.may_be_more {
+        text += &format!("   lost: perhaps more{of}, since some of its metadata is lost\n");
+    }
+    text
 }
 
 /// Lines about the first [`MOST_LISTED`] lost ranges, and the number of the others, which are ranges `of` something.
@@ -256,13 +276,7 @@ fn volume_text(volume: &VolumeReport) -> String {
         so_many_zones(collection.collected_zones as usize)
     );
     if let Some(lost) = &volume.lost {
-        let range = |range: &VolumeRange| {
-            format!("{} at {} of the volume", show(range.bytes), show(range.offset_bytes))
-        };
-        text += &lost_text(lost.ranges.iter().map(range), " of the volume");
-        if lost.may_be_more {
-            text += "   lost: perhaps more of the volume, since some of its metadata is lost\n";
-        }
+        text += &volume_losses_text(lost, " of the volume");
     }
     if let Some(why) = &volume.failed {
         text += &format!("         the volume refuses writes: {}\n", output::in_one_line(why));

@@ -13,13 +13,15 @@ use engine::{
     array::{Array, ArrayStatus, LostBlocks, MemberState},
     runtime::{Exclusive, Gate},
     volume::{Volume, VolumeOptions},
-    vzone::Namespaces,
+    vzone::{Namespace, Namespaces},
+    zone::ZoneIndex,
 };
 use sd_notify::NotifyState;
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     io::Write,
+    ops::Range,
     path::PathBuf,
     rc::{Rc, Weak},
 };
@@ -109,8 +111,8 @@ pub struct Daemon {
     pub(super) failure: RefCell<Option<anyhow::Error>>,
     /// States of the members at the last call of `publish_status`.
     pub(super) logged_states: RefCell<Vec<MemberState>>,
-    /// The losses of the array for which those of its volume were last looked up, and these.
-    pub(super) volume_losses: RefCell<(Vec<LostBlocks>, VolumeLosses)>,
+    /// Losses of volumes, as last looked up.
+    pub(super) volume_losses: RefCell<KnownLosses>,
     /// Shortage of space in each volume, by name, as last logged.
     pub(super) logged_space: RefCell<BTreeMap<String, Space>>,
     pub(super) phase: Cell<Phase>,
@@ -119,7 +121,53 @@ pub struct Daemon {
     pub(super) phase_changed: Gate,
 }
 
+/// Losses of the volumes of an array.
+#[derive(Default)]
+pub struct KnownLosses {
+    /// The losses of the array that they are part of.
+    pub lost: Vec<LostBlocks>,
+    /// Those of each volume, by the number of its namespace, `None` for a volume on the whole array.
+    pub of_volumes: BTreeMap<Option<u32>, VolumeLosses>,
+}
+
+impl KnownLosses {
+    /// Those of a volume, if the array has lost `lost`; `None` if they are not known.
+    pub fn of(&self, lost: &[LostBlocks], namespace: Option<u32>) -> Option<VolumeLosses> {
+        match lost.is_empty() {
+            true => Some(VolumeLosses::default()),
+            false => self.of_volumes.get(&namespace).filter(|_| self.lost == lost).cloned(),
+        }
+    }
+}
+
+/// The part of the array's losses that lies in a namespace, by its v-zones.
+pub fn lost_in(namespace: &Namespace, lost: &[LostBlocks]) -> Vec<LostBlocks> {
+    let parts = lost
+        .iter()
+        .flat_map(|lost| namespace.stored_in(ZoneIndex(lost.zone), &(lost.from..lost.from + lost.blocks)));
+    let in_vzone = |(zone, blocks): (ZoneIndex, Range<u64>)| LostBlocks {
+        zone: zone.0,
+        from: blocks.start,
+        blocks: blocks.end - blocks.start,
+    };
+    let mut parts: Vec<LostBlocks> = parts.map(in_vzone).collect();
+    parts.sort_unstable_by_key(|lost| (lost.zone, lost.from));
+    let are_apart =
+        parts.is_sorted_by(|a, b| a.zone < b.zone || a.zone == b.zone && a.from + a.blocks <= b.from);
+    assert!(are_apart, "blocks of a namespace lie in two places: {parts:?}");
+    parts
+}
+
 impl Daemon {
+    /// The volumes that are served: that of the array, or those on block devices of namespaces, with these.
+    pub(super) fn volumes(&self) -> Vec<(Option<Namespace>, Volume)> {
+        let own = self.volume.borrow().as_ref().map(|volume| (None, volume.clone()));
+        let blocks = self.blocks.borrow();
+        let on_namespaces =
+            blocks.iter().filter_map(|block| Some((Some(block.namespace.clone()?), block.volume.clone()?)));
+        own.into_iter().chain(on_namespaces).collect()
+    }
+
     /// Runs the array until it is stopped, or a signal ends the daemon.
     pub fn run(&self) -> Result<()> {
         notify(&[NotifyState::Ready]);

@@ -2,7 +2,7 @@
 
 use super::{
     block::Block,
-    state::{Daemon, absolute, log, notify},
+    state::{Daemon, absolute, log, lost_in, notify},
 };
 use crate::{
     control::{
@@ -14,7 +14,7 @@ use crate::{
         output::{quoted, uuid},
         size::bytes,
     },
-    report::{Division, EventReport, NamespaceReport, Status, VolumeReport, ZoneContents, level},
+    report::{Division, EventReport, LostRange, NamespaceReport, Status, VolumeReport, ZoneContents, level},
 };
 use engine::{array::MemberState, buf::BLOCK, device::ZonedDevice};
 use sd_notify::NotifyState;
@@ -40,8 +40,7 @@ pub fn status(daemon: &Daemon) -> Status {
         let rebuilt_bytes = daemon.rebuilder.written_bytes();
         let report =
             VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64);
-        let losses = daemon.volume_losses.borrow();
-        VolumeReport { lost: (losses.0 == array.lost).then(|| losses.1.clone()), ..report }
+        VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, None), ..report }
     });
     status.namespaces = division(daemon);
     match (&status.volume, &status.namespaces) {
@@ -73,7 +72,7 @@ pub fn status(daemon: &Daemon) -> Status {
 pub(super) fn division(daemon: &Daemon) -> Option<Division> {
     let divided = daemon.divided.borrow();
     let namespaces = divided.as_ref()?;
-    let blocks = daemon.blocks.borrow();
+    let (blocks, lost) = (daemon.blocks.borrow(), daemon.array.status().lost);
     let capacity = namespaces.zone_capacity_blocks();
     let list = namespaces.list().into_iter().map(|namespace| {
         let is_of = |block: &&Rc<Block>| {
@@ -84,7 +83,11 @@ pub(super) fn division(daemon: &Daemon) -> Option<Division> {
         NamespaceReport {
             block_device: block.map(|block| block.path.display().to_string()),
             link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
-            volume: volume.map(|volume| VolumeReport::of(&volume.status(), 0, 0)),
+            volume: volume.map(|volume| VolumeReport {
+                lost: daemon.volume_losses.borrow().of(&lost, Some(namespace.number())),
+                ..VolumeReport::of(&volume.status(), 0, 0)
+            }),
+            lost: lost_in(&namespace, &lost).iter().map(LostRange::of).collect(),
             ..NamespaceReport::of(&namespace.status(), capacity)
         }
     });

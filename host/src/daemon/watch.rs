@@ -1,9 +1,8 @@
 //! Watches a running array: its members and their power, its fence, and the space in its volumes.
 
 use super::{
-    block::Block,
     rebuild,
-    state::{Daemon, Phase, holds_back, log},
+    state::{Daemon, KnownLosses, Phase, holds_back, log, lost_in},
     status,
 };
 use crate::{
@@ -11,8 +10,9 @@ use crate::{
     report::{VolumeLosses, VolumeReport},
 };
 use engine::{
-    array::{MemberState, MemberStatus},
-    volume::StoredBlocks,
+    array::{LostBlocks, MemberState, MemberStatus},
+    volume::{StoredBlocks, Volume},
+    vzone::Namespace,
     zone::ZoneIndex,
 };
 use std::{
@@ -79,28 +79,45 @@ pub(super) async fn watch_fence(daemon: Rc<Daemon>, ring: Ring) {
     log("another host has started the array, so that it is fenced here: stop this daemon");
 }
 
-/// Finds out which ranges of the array's volume are lost, when the array loses others, and from time to time, since
-/// blocks are written again; never returns.
+/// Finds out which ranges of volumes are lost, when the array loses others, and from time to time, since blocks are
+/// written again; never returns.
 pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
     let mut looked: Option<Instant> = None;
     while let Ok(ring) = daemon.reactor.ring().cloned() {
         ring.sleep(Duration::from_secs(1)).await;
-        let Some(volume) = daemon.volume.borrow().clone() else { continue };
+        let volumes = daemon.volumes();
+        if volumes.is_empty() {
+            continue;
+        }
         let lost = daemon.array.status().lost;
-        let is_known = daemon.volume_losses.borrow().0 == lost;
-        if is_known && (lost.is_empty() || looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY)) {
+        let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
+        let are_known = {
+            let known = daemon.volume_losses.borrow();
+            volumes.iter().all(|(namespace, _)| known.of(&lost, number(namespace)).is_some())
+        };
+        if are_known && (lost.is_empty() || looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY)) {
             continue;
         }
         looked = Some(Instant::now());
-        let mut stored = StoredBlocks::default();
-        for of_zone in lost.chunk_by(|a, b| a.zone == b.zone) {
-            let ranges: Vec<_> = of_zone.iter().map(|lost| lost.from..lost.from + lost.blocks).collect();
-            let found = volume.stored_in(ZoneIndex(of_zone[0].zone), &ranges).await;
-            stored.blocks.extend(found.blocks);
-            stored.may_be_more |= found.may_be_more;
+        let mut of_volumes = BTreeMap::new();
+        for (namespace, volume) in &volumes {
+            let own = namespace.as_ref().map_or_else(|| lost.clone(), |namespace| lost_in(namespace, &lost));
+            of_volumes.insert(number(namespace), losses_of(volume, &own).await);
         }
-        daemon.volume_losses.replace((lost, VolumeLosses::of(&stored)));
+        daemon.volume_losses.replace(KnownLosses { lost, of_volumes });
     }
+}
+
+/// Losses of a volume on a device that has lost `lost`, in the order of zones.
+async fn losses_of(volume: &Volume, lost: &[LostBlocks]) -> VolumeLosses {
+    let mut stored = StoredBlocks::default();
+    for of_zone in lost.chunk_by(|a, b| a.zone == b.zone) {
+        let ranges: Vec<_> = of_zone.iter().map(|lost| lost.from..lost.from + lost.blocks).collect();
+        let found = volume.stored_in(ZoneIndex(of_zone[0].zone), &ranges).await;
+        stored.blocks.extend(found.blocks);
+        stored.may_be_more |= found.may_be_more;
+    }
+    VolumeLosses::of(&stored)
 }
 
 /// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.
@@ -108,15 +125,11 @@ pub(super) async fn watch_space(daemon: Rc<Daemon>) {
     while let Ok(ring) = daemon.reactor.ring().cloned() {
         ring.sleep(Duration::from_secs(1)).await;
         let name = daemon.array.status().name;
-        let own = daemon.volume.borrow().as_ref().map(|volume| (name.clone(), volume.clone()));
-        let on_namespace = |block: &Rc<Block>| {
-            let called = format!("{name}/{}", block.namespace.as_ref()?.name());
-            Some((called, block.volume.clone()?))
-        };
-        let blocks = daemon.blocks.borrow().clone();
-        let volumes = own.into_iter().chain(blocks.iter().filter_map(on_namespace));
-        let reports: BTreeMap<String, VolumeReport> =
-            volumes.map(|(called, volume)| (called, VolumeReport::of(&volume.status(), 0, 0))).collect();
+        let reports = daemon.volumes().into_iter().map(|(namespace, volume)| {
+            let on = namespace.map_or(String::new(), |namespace| format!("/{}", namespace.name()));
+            (format!("{name}{on}"), VolumeReport::of(&volume.status(), 0, 0))
+        });
+        let reports: BTreeMap<String, VolumeReport> = reports.collect();
         let spaces = reports.iter().map(|(called, report)| (called.clone(), report.space)).collect();
         let before = daemon.logged_space.replace(spaces);
         for (called, report) in reports {

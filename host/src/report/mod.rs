@@ -558,7 +558,7 @@ pub struct SkippedPart {
 }
 
 /// A range of a zone that cannot be read any more.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LostRange {
     pub zone: u32,
     /// Offset in the zone.
@@ -567,7 +567,7 @@ pub struct LostRange {
 }
 
 impl LostRange {
-    fn of(lost: &LostBlocks) -> LostRange {
+    pub fn of(lost: &LostBlocks) -> LostRange {
         LostRange { zone: lost.zone, start_bytes: bytes(lost.from), bytes: bytes(lost.blocks) }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports on namespaces.
 
-use super::volume::VolumeReport;
+use super::{LostRange, volume::VolumeReport};
 use crate::process::size::{bytes, show};
 use engine::{
     buf::BLOCK,
@@ -64,6 +64,9 @@ pub struct NamespaceReport {
     /// Whether its floors or its latency were found unattainable, so that others are not throttled further for now.
     pub floors_out_of_reach: bool,
     pub latency_out_of_reach: bool,
+    /// Ranges of its zones that the array has lost.
+    #[serde(default)]
+    pub lost: Vec<LostRange>,
     /// The volume that it carries; its write amplification does not include parity and metadata of the array.
     pub volume: Option<VolumeReport>,
 }
@@ -125,6 +128,7 @@ impl NamespaceReport {
             held_to_bytes_per_second: namespace.held_to.map(bytes),
             floors_out_of_reach: namespace.out_of_reach[0],
             latency_out_of_reach: namespace.out_of_reach[1],
+            lost: Vec::new(),
             volume: None,
         }
     }

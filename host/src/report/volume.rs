@@ -51,7 +51,7 @@ pub struct VolumeReport {
     pub write_amplification: f64,
     /// The error after which the volume refuses writes; `None` if there was none.
     pub failed: Option<String>,
-    /// Ranges that the array has lost; `None` while they are not known, and in namespaces.
+    /// Ranges that the array has lost; `None` while they are not known.
     #[serde(default)]
     pub lost: Option<VolumeLosses>,
 }
