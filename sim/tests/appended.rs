@@ -13,7 +13,7 @@ use engine::{
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneState},
 };
 use sim::simulator::command_queue::{Bay, CommandQueue, Fault};
-use std::rc::Rc;
+use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
 /// Usable blocks of a zone, and distance between the starts of zones.
 const SHOWN: u64 = 64;
@@ -29,6 +29,8 @@ struct Rig {
     bay: Bay,
     usage: Usage,
     device: AppendDevice,
+    /// Present epoch of all zones.
+    epoch: Rc<Cell<u64>>,
 }
 
 fn drive() -> Geometry {
@@ -37,7 +39,7 @@ fn drive() -> Geometry {
         zone_capacity_blocks: SHOWN + 8,
         max_transfer_blocks: 8,
         max_append_blocks: 4,
-        oob_bytes: 16,
+        oob_bytes: 20,
         ..model().geometry
     }
 }
@@ -48,10 +50,13 @@ fn rig(seed: u64, group_blocks: u64) -> Rig {
     let bay = command_queue.insert(Ssd::in_memory(&Geometry { zone_capacity_blocks: capacity, ..drive() }));
     // Recommended memory for groups that are not being written, or memory for a single one.
     let groups_bytes = if seed.is_multiple_of(2) { GROUPS_BYTES } else { 0 };
-    let usage = Usage { group_blocks, plain_zones: 2, member: MEMBER, groups_bytes };
+    let checksums = group_blocks > 1 && (seed / 2).is_multiple_of(2);
+    let usage = Usage { group_blocks, checksums, plain_zones: 2, member: MEMBER, groups_bytes };
     let device = AppendDevice::new(&runtime, Rc::new(command_queue.drive(bay)), usage).unwrap();
     assert_eq!(device.geometry().zone_capacity_blocks, SHOWN);
-    Rig { runtime, command_queue, bay, usage, device }
+    let rig = Rig { runtime, command_queue, bay, usage, device, epoch: Rc::new(Cell::new(1)) };
+    rig.set_epochs();
+    rig
 }
 
 impl Rig {
@@ -82,6 +87,14 @@ impl Rig {
     fn open(&mut self) {
         let drive = Rc::new(self.command_queue.drive(self.bay));
         self.device = AppendDevice::new(&self.runtime, drive, self.usage).unwrap();
+        self.set_epochs();
+    }
+
+    fn set_epochs(&self) {
+        let epoch = self.epoch.clone();
+        if let Some(checksums) = self.device.checksums() {
+            checksums.set_epochs(Rc::new(move |_| epoch.get()));
+        }
     }
 
     fn end(&self, rng: &mut Rng) -> u64 {
@@ -436,9 +449,13 @@ fn append_reports_zone_states_and_refuses_unfit_drives() {
     assert!(report.iter().all(|info| info.zone.0 == ZONE as u32 || info.state == ZoneState::Empty));
     let bare: Rc<dyn ZonedDevice> = Rc::new(rig.command_queue.drive(rig.bay));
     for lacking in [Geometry { oob_bytes: 8, ..drive() }, Geometry { max_append_blocks: 0, ..drive() }] {
-        assert_eq!(AppendDevice::geometry_of(&lacking, 16), None);
-        assert!(AppendDevice::geometry_of(&lacking, 1).is_some());
+        assert_eq!(AppendDevice::geometry_of(&lacking, 16, false), None);
+        assert!(AppendDevice::geometry_of(&lacking, 1, false).is_some());
     }
+    let marked = Geometry { oob_bytes: 16, ..drive() };
+    assert!(AppendDevice::geometry_of(&marked, 16, false).is_some());
+    assert_eq!(AppendDevice::geometry_of(&marked, 16, true), None);
+    assert_eq!(AppendDevice::geometry_of(&drive(), 1, true), None);
     assert!(AppendDevice::new(&rig.runtime, bare, Usage { group_blocks: 3, ..rig.usage }).is_none());
 }
 
@@ -466,4 +483,47 @@ fn append_block_in_place_of_lost_one_makes_end_unknown() {
         }
     }
     assert!(lost > 0);
+}
+
+/// A block that the drive has lost, or of which it has kept an older version, cannot be read; all others can. The zone
+/// is finished, and read by a device without state in memory.
+#[test]
+fn append_wrong_block_costs_no_other_block() {
+    let zone = ZoneIndex(ZONE as u32);
+    let (mut stale, mut places) = (0, BTreeSet::new());
+    for seed in (0..400).filter(|seed: &u64| (seed / 2).is_multiple_of(2)) {
+        let (mut rig, mut rng) = (rig(seed, [4, 16][seed as usize / 4 % 2]), Rng::new(seed));
+        let fill = |rig: &Rig, rng: &mut Rng, first: u8| -> Vec<u8> {
+            let written: Vec<u8> = (first..).take(SHOWN as usize).collect();
+            let writes = written.chunks(4).zip((0..).step_by(4));
+            let mut pending: Vec<Completion> =
+                writes.map(|(content, at)| rig.device.submit(write(at, content))).collect();
+            while rig.step(rng) {}
+            assert!(pending.iter_mut().all(|write| write.take().unwrap().result == Ok(())));
+            written
+        };
+        fill(&rig, &mut rng, 100);
+        let place = rng.below(SHOWN);
+        let older = rig.command_queue.ssd(rig.bay).stored(Lba(ZONE * SIZE + place)).unwrap();
+        assert_eq!(rig.finished(&mut rng, Command::Reset { zones: Zones::One(zone) }).result, Ok(()));
+        rig.epoch.set(2);
+        let written = fill(&rig, &mut rng, 1);
+        assert_eq!(rig.finished(&mut rng, Command::Finish { zones: Zones::One(zone) }).result, Ok(()));
+        let is_stale = seed.is_multiple_of(2);
+        let fault = older.filter(|_| is_stale);
+        rig.command_queue.ssd(rig.bay).forge(Lba(ZONE * SIZE + place), fault.as_deref()).unwrap();
+        rig.begin_anew(&mut rng, false);
+        let mut wrong = 0;
+        for at in 0..SHOWN {
+            let done = rig.finished(&mut rng, Command::read(Lba(ZONE * SIZE + at), Buf::zeroed(BLOCK)));
+            match done.result {
+                Ok(()) => assert_eq!(done.data[7], written[at as usize], "seed {seed}: block {at}"),
+                Err(_) => wrong += 1,
+            }
+        }
+        assert_eq!(wrong, 1, "seed {seed}: place {place}, stale: {is_stale}");
+        stale += u32::from(is_stale);
+        places.insert(place);
+    }
+    assert!(stale > 50 && places.len() > 32, "{stale} stale blocks, {} places", places.len());
 }

@@ -23,20 +23,22 @@ const TAIL: u64 = 3 * STRIPE + CHUNK + 3;
 struct Kind {
     policy: Policy,
     oob_bytes: u32,
+    group_blocks: u32,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind { policy: Policy::Zrwa, oob_bytes: 64 },
-    Kind { policy: Policy::Log, oob_bytes: 64 },
-    Kind { policy: Policy::InPlace, oob_bytes: 64 },
+const KINDS: [Kind; 6] = [
+    Kind { policy: Policy::Zrwa, oob_bytes: 64, group_blocks: 0 },
+    Kind { policy: Policy::Log, oob_bytes: 64, group_blocks: 0 },
+    Kind { policy: Policy::InPlace, oob_bytes: 64, group_blocks: 0 },
+    Kind { policy: Policy::Log, oob_bytes: 20, group_blocks: 16 },
     IN_BLOCKS,
     IN_ZRWAS,
 ];
 
 /// The kinds with checksums in blocks of the zones.
 const IN_ZONES: [Kind; 2] = [IN_BLOCKS, IN_ZRWAS];
-const IN_BLOCKS: Kind = Kind { policy: Policy::Log, oob_bytes: 0 };
-const IN_ZRWAS: Kind = Kind { policy: Policy::Zrwa, oob_bytes: 0 };
+const IN_BLOCKS: Kind = Kind { policy: Policy::Log, oob_bytes: 0, group_blocks: 0 };
+const IN_ZRWAS: Kind = Kind { policy: Policy::Zrwa, oob_bytes: 0, group_blocks: 0 };
 
 impl Kind {
     fn shape(self) -> Geometry {
@@ -49,6 +51,7 @@ impl Kind {
         CreateOptions {
             policy: Some(self.policy),
             checksums: true,
+            group_blocks: self.group_blocks,
             checksum_group_blocks: if in_zrwa { 15 } else { 11 },
             ..options(CHUNK)
         }
@@ -175,7 +178,9 @@ fn part_in_spare_zone_has_no_wrong_block() {
         scene.submit(finish(0));
         let (source, wrong) = (address(&scene, 0, 1), address(&scene, 0, 2 * CHUNK));
         let right = scene.rig.stored(1, source).unwrap();
-        scene.rig.forge(1, source, Some(&vec![7; right.len()]));
+        let mut bytes = right.clone();
+        bytes[8] ^= 1;
+        scene.rig.forge(1, source, Some(&bytes));
         scene.replace(0);
         _ = run(&scene.runtime, scene.array.rebuild(&|_| ()));
         assert_eq!(scene.array.status().lost_blocks, 1, "{kind:?}");
@@ -533,6 +538,9 @@ fn checksums_need_metadata_or_room_in_zones_and_no_appends() {
     assert_eq!(created(None, 0, 0), Ok(Policy::Zrwa));
     let refused = created(Some(Policy::InPlace), 16, 0).unwrap_err();
     assert!(refused.contains("choose the policy 'zrwa' or 'log'"), "{refused}");
-    let refused = created(Some(Policy::Log), 64, 16).unwrap_err();
-    assert!(refused.contains("has no checksums"), "{refused}");
+    assert_eq!(created(None, 20, 16), Ok(Policy::Log));
+    for (oob_bytes, group_blocks) in [(16, 16), (64, 1)] {
+        let refused = created(None, oob_bytes, group_blocks).unwrap_err();
+        assert!(refused.contains("the policy 'append' has checksums nowhere else"), "{refused}");
+    }
 }

@@ -48,11 +48,14 @@ pub const CHECKSUM_BLOCKS: u64 = 8;
 /// Incompatible feature: as [`CHECKSUM_BLOCKS`], in zones that are written in their ZRWAs.
 pub const ZRWA_CHECKSUM_BLOCKS: u64 = 16;
 
+/// Incompatible feature: as [`GROUPS`], with a checksum of each block in its metadata.
+pub const GROUP_CHECKSUMS: u64 = 32;
+
 /// The features of checksums in blocks of the zones.
 const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | CHECKSUMS | IN_BLOCKS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -207,6 +210,8 @@ pub enum Order {
     Groups {
         /// Blocks of a group, which may land in any order.
         blocks: u64,
+        /// Whether each block has a checksum.
+        checksums: bool,
         /// UUID of the member that is written.
         member: Uuid,
     },
@@ -214,13 +219,13 @@ pub enum Order {
 
 impl Order {
     /// How the zones of the member with UUID `member` are written, by the policy and the blocks of a group: of one that
-    /// is written by appends, and of one that shares a checksum block; 0 for none.
-    pub fn of(policy: Policy, (group_blocks, checksum_group_blocks): (u32, u32), member: Uuid) -> Order {
-        match (group_blocks as u64, checksum_group_blocks as u64) {
+    /// is written by appends, with `checksums` or not, and of one that shares a checksum block; 0 for none.
+    pub fn of(policy: Policy, groups: (u32, u32), checksums: bool, member: Uuid) -> Order {
+        match (groups.0 as u64, groups.1 as u64) {
             (0, group_blocks @ 1..) => Order::Checksums { in_zrwa: policy.uses_zrwa(), group_blocks, member },
             _ if policy.uses_zrwa() => Order::Any,
             (0, 0) => Order::One,
-            (blocks, _) => Order::Groups { blocks, member },
+            (blocks, _) => Order::Groups { blocks, checksums, member },
         }
     }
 }
@@ -335,12 +340,13 @@ impl Superblock {
 
     /// How the zones of the member with UUID `member` are written.
     pub fn order(&self, member: Uuid) -> Order {
-        Order::of(self.policy, (self.group_blocks, self.checksum_group_blocks), member)
+        let groups = (self.group_blocks, self.checksum_group_blocks);
+        Order::of(self.policy, groups, self.incompatible & GROUP_CHECKSUMS != 0, member)
     }
 
     /// Whether each block of a zone has a checksum.
     pub fn has_checksums(&self) -> bool {
-        self.incompatible & (CHECKSUMS | IN_BLOCKS) != 0
+        self.incompatible & (CHECKSUMS | GROUP_CHECKSUMS | IN_BLOCKS) != 0
     }
 
     /// Whether each block of a zone has a checksum in its out-of-band metadata.
@@ -496,8 +502,10 @@ impl Superblock {
             };
         let checksum_group_can_be = if has_blocks { can_be } else { self.checksum_group_blocks == 0 };
         expect(checksum_group_can_be, "checksum group blocks", self.checksum_group_blocks)?;
+        let has_sums = self.incompatible & GROUP_CHECKSUMS != 0;
         let exclusive = self.incompatible & (GROUPS | CHECKSUMS | IN_BLOCKS);
-        expect(exclusive.count_ones() <= 1, "features", self.incompatible)?;
+        let features_can_be = exclusive.count_ones() <= 1 && (!has_sums || self.group_blocks > 1);
+        expect(features_can_be, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;
         expect(self.assembly <= MOST_NUMBER, "assembly", self.assembly)?;

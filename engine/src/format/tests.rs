@@ -701,12 +701,23 @@ fn append_mark_fields_match_document() {
     let bytes = mark.encode(&owner);
     let covered = [&owner.member[..], &owner.zone.to_le_bytes(), &bytes[4..]].concat();
     let crc = crc32c::crc32c(&covered).to_le_bytes();
-    let expected: [(&str, &[u8]); 4] = [
+    let data = [9; BLOCK];
+    let seal = append::mark::seal(&owner, u64_of(6), u32_of(1), &data);
+    let sealed = [
+        &owner.member[..],
+        &owner.zone.to_le_bytes(),
+        &u64_of(6).to_le_bytes(),
+        &u32_of(1).to_le_bytes(),
+        &oob::data_sum(&data).to_le_bytes(),
+    ];
+    let expected: [(&str, &[u8]); 5] = [
         ("crc", &crc),
         ("block", &u32_of(1).to_le_bytes()),
         ("from", &u32_of(2).to_le_bytes()),
         ("void", &u32_of(3).to_le_bytes()),
+        ("seal", &crc32c::crc32c(&sealed.concat()).to_le_bytes()),
     ];
+    let bytes = [&bytes[..], &seal[..]].concat();
     let mut rest = &bytes[..];
     take(&mut rest, "Zones that are written by appends", &expected);
     assert!(rest.is_empty());

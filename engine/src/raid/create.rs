@@ -1,7 +1,7 @@
 //! Creation of an array, and its design for given drives.
 
 use crate::{
-    adapt::{aggregate::AggregateDevice, append::mark::MARK_BYTES, checksum::block::GROUP_BLOCKS},
+    adapt::{aggregate::AggregateDevice, append::mark::mark_bytes, checksum::block::GROUP_BLOCKS},
     device::{Command, DriveId, Geometry, ZonedDevice},
     format::{
         Uuid,
@@ -9,8 +9,8 @@ use crate::{
         oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUPS, Order, Stage,
-            Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of, wrong_with_name,
+            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUP_CHECKSUMS, GROUPS,
+            Order, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of, wrong_with_name,
         },
     },
     raid::{
@@ -270,8 +270,8 @@ fn draft(
     behaviour: ArrayOptions,
 ) -> Result<Draft, ArrayError> {
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
-    let in_blocks =
-        options.checksums && geometries().any(|geometry| (geometry.oob_bytes as usize) < SUMMED_OOB_BYTES);
+    let have_room = geometries().all(|geometry| geometry.oob_bytes as usize >= SUMMED_OOB_BYTES);
+    let in_blocks = options.checksums && options.group_blocks == 0 && !have_room;
     let policy = match options.group_blocks {
         0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
         _ => Policy::Log,
@@ -281,16 +281,16 @@ fn draft(
     let groups = if in_blocks { options.checksum_group_blocks } else { 0 };
     let order = |member: usize| match behaviour.log_step >= LogStep::Unsequenced && !in_blocks {
         true => Order::Any,
-        false => Order::of(policy, (options.group_blocks, groups), uuid(member)),
+        false => Order::of(policy, (options.group_blocks, groups), options.checksums, uuid(member)),
     };
-    if options.checksums && options.group_blocks > 0 {
+    if options.checksums && options.group_blocks > 0 && (options.group_blocks == 1 || !have_room) {
         return Err(NoDesign::ChecksumsOfAppends.into());
     }
     if in_blocks && policy == Policy::InPlace {
         return Err(NoDesign::ChecksumsInBlocks { policy: policy.name() }.into());
     }
     for drive in drives {
-        check_appends(drive, options.group_blocks as u64)?;
+        check_appends(drive, options.group_blocks as u64, options.checksums)?;
     }
     let prepared = |(member, drive): (usize, &Drive)| {
         let device = prepare(runtime, drive.device.clone(), order(member), aggregate)?;
@@ -365,6 +365,7 @@ fn plan(
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
             | match (options.checksums, checksum_group_blocks) {
                 (false, _) => 0,
+                _ if options.group_blocks > 0 => GROUP_CHECKSUMS,
                 (true, 0) => CHECKSUMS,
                 (true, _) if policy.uses_zrwa() => ZRWA_CHECKSUM_BLOCKS,
                 (true, _) => CHECKSUM_BLOCKS,
@@ -489,15 +490,15 @@ pub fn array_geometry(superblock: &Superblock, volatile: bool) -> Geometry {
 }
 
 /// Checks that the zones of a drive can be written by appends, in groups of `group_blocks` blocks; 0 for no appends.
-pub fn check_appends(drive: &Drive, group_blocks: u64) -> Result<(), BadDrive> {
-    let geometry = drive.device.geometry();
+pub fn check_appends(drive: &Drive, group_blocks: u64, checksums: bool) -> Result<(), BadDrive> {
+    let (geometry, need) = (drive.device.geometry(), mark_bytes(checksums));
     let lack = match group_blocks {
         0 | 1 => return Ok(()),
         _ if geometry.max_append_blocks == 0 => Disqualification::Append,
-        _ if (geometry.oob_bytes as usize) < MARK_BYTES => Disqualification::OobBytes {
+        _ if (geometry.oob_bytes as usize) < need => Disqualification::OobBytes {
             have: geometry.oob_bytes,
-            need: MARK_BYTES as u32,
-            purpose: "the policy 'append'",
+            need: need as u32,
+            purpose: if checksums { "the policy 'append' with checksums" } else { "the policy 'append'" },
         },
         _ => return Ok(()),
     };

@@ -283,7 +283,10 @@ pub enum NoDesign {
          array with more spare zones (--spare-zones), or on other drives", .drives
     )]
     Worn { zone: u32, drives: usize },
-    #[error("the policy 'append' has no checksums: choose another policy, or do without checksums")]
+    #[error(
+        "the drives have less than 20 bytes of metadata for each block, or groups have one block, and the policy 'append' \
+         has checksums nowhere else: choose another policy, or do without checksums"
+    )]
     ChecksumsOfAppends,
     #[error(
         "the drives have less than 20 bytes of metadata for each block, and the policy '{policy}' has checksums nowhere \

@@ -584,8 +584,7 @@ pub struct Create {
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Checksums of all blocks, which detect data that a drive returns wrong without an error; on drives with less than
-    /// 20 bytes of metadata a block only with the policies `zrwa` and `log`, never with `append`; by default on if the
-    /// policy permits them
+    /// 20 bytes of metadata a block only with the policies `zrwa` and `log`; by default on if the policy permits them
     #[arg(long, value_enum)]
     pub checksums: Option<Switch>,
     /// Zone size of the array: a power of two, at least one stripe; by default the next one above the zone

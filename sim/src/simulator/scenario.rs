@@ -251,7 +251,7 @@ impl Scenario {
     /// drawn, so that the draws stay the same.
     pub fn has_checksums(&self) -> bool {
         let drive = &self.drive;
-        let has_room = drive.oob_bytes as usize >= SUMMED_OOB_BYTES && self.group_blocks == 0;
+        let has_room = drive.oob_bytes as usize >= SUMMED_OOB_BYTES && self.group_blocks != 1;
         self.checksum_group_blocks > 0
             || has_room && (drive.zones as u64 + drive.zone_capacity_blocks).is_multiple_of(2)
     }
@@ -310,7 +310,8 @@ impl Scenario {
     pub fn append(&mut self, rng: &mut Rng) {
         self.group_blocks = *rng.pick(&[1, 2, 4, 16, 64, 4096]);
         let drive = &mut self.drive;
-        drive.oob_bytes = drive.oob_bytes.max(16);
+        // Marks, in half of all cases with room for checksums.
+        drive.oob_bytes = drive.oob_bytes.max(16 + 4 * (drive.zones % 2));
         drive.max_append_blocks = if drive.max_append_blocks == 0 { 4 } else { drive.max_append_blocks };
         // The minimum reserve of a zone, or more: it is soon used up.
         drive.zone_capacity_blocks += 8 + drive.zone_capacity_blocks / 48;

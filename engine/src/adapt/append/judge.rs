@@ -24,9 +24,9 @@ pub struct AppendRecovery {
 ///
 /// From the block on with which the newest session began, only the blocks of that session count: those of earlier
 /// sessions are void. Each unreadable block may be one of the newest session, so unreadable blocks count as the missing
-/// blocks: the end is never too early. A block that has landed before an unreadable one may be void, since the
-/// unreadable ones may be all blocks of a later session; so above the first missing block such a block is doubtful as
-/// well.
+/// blocks: the end is never too early. A block may be void if an unreadable one lies behind all blocks of its session
+/// that can be read, since the unreadable ones may be all blocks of a later session; so above the first missing block
+/// such a block is doubtful as well.
 ///
 /// The end is certain if, from the start of the newest session on, every place has been read and has a block of that
 /// session, and no block occurs twice. All later writes are there, and each block there is identified: so there is no
@@ -38,6 +38,8 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     let (mut from, mut begin) = (first, 0);
     let (mut places, mut unknown) = (BTreeMap::new(), Vec::new());
     let (mut doubtful, mut begun) = (BTreeSet::new(), false);
+    // Start of the session of each block, and the last place of each session by its start.
+    let (mut sessions, mut lasts) = (BTreeMap::new(), BTreeMap::new());
     for (place, seen) in seen {
         match seen {
             BlockContent::Nothing => {}
@@ -55,6 +57,8 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
                     places.split_off(&from);
                     doubtful.split_off(&from);
                 }
+                sessions.insert(mark.block as u64, start(mark));
+                lasts.insert(start(mark), *place);
                 if places.insert(mark.block as u64, *place).is_some() {
                     doubtful.insert(mark.block as u64);
                 }
@@ -68,9 +72,12 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     // Blocks that the newest session found written and that are missing now are at unreadable places before the
     // session.
     let lacking: Vec<u64> = (first..from).filter(|block| !places.contains_key(block)).collect();
-    // Blocks above a missing one that have landed before an unreadable place may be void.
+    // Blocks above a missing one may be void if an unreadable place lies behind their session.
+    let may_be_void = |block: &u64, unknown: u64| {
+        sessions.get(block).and_then(|session| lasts.get(session)).is_none_or(|last| *last < unknown)
+    };
     if let (Some(gap), Some(last)) = (lacking.first(), older.last()) {
-        let void = places.range(gap..&from).filter(|(_, place)| *place < last);
+        let void = places.range(gap..&from).filter(|(block, _)| may_be_void(block, *last));
         doubtful.extend(void.map(|(block, _)| *block));
     }
     let taken: BTreeSet<u64> = places.values().copied().collect();
@@ -86,15 +93,15 @@ pub fn judge(first: u64, seen: &[(u64, BlockContent)]) -> AppendRecovery {
     let last_unknown = newer.clone().last();
     loop {
         let has_gap = doubtful.range(from..).next().is_some_and(|gap| *gap < end);
-        if let Some(place) = places.get(&end) {
-            if has_gap && last_unknown.is_some_and(|last| *place < last) {
-                doubtful.insert(end);
-            }
-        } else if let Some(place) = newer.next() {
-            places.insert(end, place);
+        let is_doubtful = match places.get(&end) {
+            Some(_) => has_gap && last_unknown.is_some_and(|last| may_be_void(&end, last)),
+            None => match newer.next() {
+                Some(place) => places.insert(end, place).is_none(),
+                None => break,
+            },
+        };
+        if is_doubtful {
             doubtful.insert(end);
-        } else {
-            break;
         }
         end += 1;
     }

@@ -2,12 +2,12 @@
 
 use super::{
     judge::{AppendRecovery, judge},
-    mark::BlockContent,
+    mark::{AppendMark, BlockContent},
     ranks::AppendGroup,
     state::{AppendInner, Session},
 };
 use crate::{
-    buf::Buf,
+    buf::{BLOCK, Buf},
     device::{Command, DeviceError, Status},
     zone::{Lba, UNKNOWN_WP, ZoneIndex, ZoneInfo, ZoneState},
 };
@@ -96,7 +96,7 @@ async fn last_group(inner: &AppendInner, zone: ZoneIndex, wp: u64) -> Result<u64
     let mut end = wp;
     while end > 0 {
         let from = end.saturating_sub(step);
-        for (_, seen) in marks(inner, zone, from..end).await?.into_iter().rev() {
+        for (_, seen) in marks(inner, zone, from..end, false).await?.into_iter().rev() {
             if let BlockContent::Mark(mark) = seen {
                 let block = mark.block as u64;
                 return Ok(block - block % inner.group_blocks);
@@ -114,28 +114,30 @@ async fn look(
     first: u64,
     places: Range<u64>,
 ) -> Result<AppendRecovery, DeviceError> {
-    Ok(judge(first, &marks(inner, zone, places).await?))
+    Ok(judge(first, &marks(inner, zone, places, false).await?))
 }
 
-/// Reads the marks of a range of the drive's zone; block by block where a read fails.
+/// Reads the marks of a range of the drive's zone; block by block where a read fails. With `sealed`, the mark of a block
+/// that does not match its seal is unknown: it may be that of an older block.
 pub async fn marks(
     inner: &AppendInner,
     zone: ZoneIndex,
     places: Range<u64>,
+    sealed: bool,
 ) -> Result<Vec<(u64, BlockContent)>, DeviceError> {
     let most = inner.device.geometry().max_transfer_blocks as u64;
     let mut marks = Vec::new();
     let mut at = places.start;
     while at < places.end {
         let count = most.min(places.end - at);
-        match marks_of(inner, zone, at, count).await {
+        match marks_of(inner, zone, at..at + count, sealed).await {
             Ok(found) => marks.extend(found),
             Err(_) if count > 1 => {
                 for at in at..at + count {
-                    marks.push(mark_of(inner, zone, at).await?);
+                    marks.push(mark_of(inner, zone, at, sealed).await?);
                 }
             }
-            Err(_) => marks.push(mark_of(inner, zone, at).await?),
+            Err(_) => marks.push(mark_of(inner, zone, at, sealed).await?),
         }
         at += count;
     }
@@ -143,8 +145,13 @@ pub async fn marks(
 }
 
 /// Reads the mark of one block of the drive's zone.
-async fn mark_of(inner: &AppendInner, zone: ZoneIndex, at: u64) -> Result<(u64, BlockContent), DeviceError> {
-    match marks_of(inner, zone, at, 1).await {
+async fn mark_of(
+    inner: &AppendInner,
+    zone: ZoneIndex,
+    at: u64,
+    sealed: bool,
+) -> Result<(u64, BlockContent), DeviceError> {
+    match marks_of(inner, zone, at..at + 1, sealed).await {
         Ok(found) => Ok(found.first().copied().unwrap_or((at, BlockContent::Unknown))),
         Err(DeviceError::Status(Status::DeallocatedBlock)) => Ok((at, BlockContent::Nothing)),
         Err(DeviceError::Status(Status::UnrecoveredReadError)) => Ok((at, BlockContent::Unknown)),
@@ -152,21 +159,30 @@ async fn mark_of(inner: &AppendInner, zone: ZoneIndex, at: u64) -> Result<(u64, 
     }
 }
 
-/// Reads the marks of `count` blocks by one command.
+/// As [`marks`], by one command.
 async fn marks_of(
     inner: &AppendInner,
     zone: ZoneIndex,
-    at: u64,
-    count: u64,
+    places: Range<u64>,
+    sealed: bool,
 ) -> Result<Vec<(u64, BlockContent)>, DeviceError> {
-    let bytes = inner.device.geometry().oob_bytes as usize;
+    let (count, bytes) = (places.end - places.start, inner.device.geometry().oob_bytes as usize);
     let data = inner.pool.borrow_mut().take(count).freeze();
     let oob = Buf::zeroed(count as usize * bytes);
-    let lba = Lba(inner.geometry.start(zone).0 + at);
+    let lba = Lba(inner.geometry.start(zone).0 + places.start);
     let done = inner.device.submit(Command::Read { lba, data, oob }).await;
-    inner.pool.borrow_mut().give(done.data);
-    done.result?;
+    if let Err(error) = done.result {
+        inner.pool.borrow_mut().give(done.data);
+        return Err(error);
+    }
     let owner = inner.owner(zone);
-    let marks = done.oob.chunks_exact(bytes).map(|oob| BlockContent::read(oob, &owner));
-    Ok((at..).zip(marks).collect())
+    let is_right = |mark: &AppendMark, data, oob| inner.is_right(zone, mark.block as u64, data, oob);
+    let blocks = done.data.chunks_exact(BLOCK).zip(done.oob.chunks_exact(bytes));
+    let marks = blocks.map(|(data, oob)| match BlockContent::read(oob, &owner) {
+        BlockContent::Mark(mark) if sealed && !is_right(&mark, data, oob) => BlockContent::Unknown,
+        content => content,
+    });
+    let marks = places.zip(marks).collect();
+    inner.pool.borrow_mut().give(done.data);
+    Ok(marks)
 }

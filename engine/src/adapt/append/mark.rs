@@ -4,9 +4,20 @@
 //! owner, which contains the number of the drive's zone, but not the place in that zone, which is not known before the
 //! append has completed. A drive that has failed to answer is used again only with another owner, so that an append
 //! which it carries out late is not valid.
+//!
+//! In an array with checksums a [`seal`] follows, the checksum of the data. It also covers the epoch of the zone, which
+//! is known after the array has been assembled: an older block with its old mark is wrong.
 
-/// Bytes of a block's metadata that are used, from its start; the rest is zeros.
+/// Bytes of a block's metadata that a mark takes, from its start; the rest is zeros.
 pub const MARK_BYTES: usize = 16;
+
+/// Bytes of a block's metadata that a mark and the seal of the block take.
+pub const SEALED_MARK_BYTES: usize = 20;
+
+/// Bytes of metadata that each block takes.
+pub fn mark_bytes(checksums: bool) -> usize {
+    if checksums { SEALED_MARK_BYTES } else { MARK_BYTES }
+}
 
 /// Owner of blocks: a member and a zone of its drive. Marks of another owner are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +77,19 @@ impl BlockContent {
             false => BlockContent::Unknown,
         }
     }
+}
+
+/// Checksum of the data of block number `block` of the zone of `owner` in this epoch: CRC-32C of the owner, the epoch,
+/// the number, and the CRC-32 of the data.
+pub fn seal(owner: &MarkOwner, epoch: u64, block: u32, data: &[u8]) -> [u8; 4] {
+    // One call for all: each call costs more than the bytes.
+    let mut all = [0; 36];
+    all[..16].copy_from_slice(&owner.member);
+    all[16..20].copy_from_slice(&owner.zone.to_le_bytes());
+    all[20..28].copy_from_slice(&epoch.to_le_bytes());
+    all[28..32].copy_from_slice(&block.to_le_bytes());
+    all[32..].copy_from_slice(&crc32fast::hash(data).to_le_bytes());
+    crc32c::crc32c(&all).to_le_bytes()
 }
 
 /// CRC-32C of the member's UUID, the zone's number, and the bytes behind the checksum.

@@ -29,19 +29,23 @@ mod read;
 mod state;
 
 use self::{
-    mark::{AppendMark, MARK_BYTES},
+    mark::{AppendMark, MARK_BYTES, SEALED_MARK_BYTES, mark_bytes, seal},
     ranks::AppendGroup,
     state::{AppendFlight, AppendFlightKind, AppendInner, AppendLane, AppendZoneState, GroupCache, Session},
 };
 use crate::{
     adapt::sequence::Sequencer,
     buf::{BLOCK, Buf},
-    device::{Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Status, ZonedDevice},
+    device::{
+        BlockChecksums, Command, Completer, Completion, DeviceError, Done, DriveId, Geometry, Status,
+        ZoneEpochs, ZonedDevice,
+    },
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
+    ops::Range,
     rc::{Rc, Weak},
 };
 
@@ -58,6 +62,8 @@ const LEAST_RESERVE_BLOCKS: u64 = 8;
 pub struct Usage {
     /// Blocks of a group, a power of two.
     pub group_blocks: u64,
+    /// Whether blocks have checksums, which reads verify; groups of one block have none.
+    pub checksums: bool,
     /// Number of first zones that are passed through: they differ from those of the drive only in capacity.
     pub plain_zones: u32,
     /// UUID of the member, part of the owner of all blocks ([`MarkOwner`](mark::MarkOwner)).
@@ -73,8 +79,8 @@ impl AppendDevice {
     /// Wraps `device`; `None` if [`AppendDevice::geometry_of`] is. `runtime` runs a task for each zone that is in use
     /// at the same time.
     pub fn new(runtime: &Runtime, device: Rc<dyn ZonedDevice>, usage: Usage) -> Option<AppendDevice> {
-        let Usage { group_blocks, plain_zones, member, groups_bytes } = usage;
-        let geometry = AppendDevice::geometry_of(device.geometry(), group_blocks)?;
+        let Usage { group_blocks, checksums, plain_zones, member, groups_bytes } = usage;
+        let geometry = AppendDevice::geometry_of(device.geometry(), group_blocks, checksums)?;
         let zones = (0..geometry.zones).map(|_| AppendZoneState::default()).collect();
         Some(AppendDevice(Rc::new(AppendInner {
             plain: Sequencer::new(runtime, device.clone()),
@@ -85,6 +91,9 @@ impl AppendDevice {
             geometry,
             group_blocks,
             member,
+            checksums,
+            epochs: RefCell::default(),
+            wrong_reads: Cell::default(),
             zones: RefCell::new(zones),
             groups: RefCell::new(GroupCache::new(groups_bytes)),
             loading: RefCell::default(),
@@ -95,7 +104,7 @@ impl AppendDevice {
 
     /// Geometry of a drive that is wrapped. `None` if it cannot be: the group size is no power of two, zones are too
     /// large, or groups have several blocks and the drive has no zone append, or too little metadata for marks.
-    pub fn geometry_of(drive: &Geometry, group_blocks: u64) -> Option<Geometry> {
+    pub fn geometry_of(drive: &Geometry, group_blocks: u64, checksums: bool) -> Option<Geometry> {
         let capacity = drive.zone_capacity_blocks;
         let reserve = match group_blocks {
             1 => 0,
@@ -103,7 +112,10 @@ impl AppendDevice {
         };
         let possible = group_blocks.is_power_of_two()
             && capacity <= u32::MAX as u64
-            && (group_blocks == 1 || drive.max_append_blocks > 0 && drive.oob_bytes as usize >= MARK_BYTES);
+            && match group_blocks {
+                1 => !checksums,
+                _ => drive.max_append_blocks > 0 && drive.oob_bytes as usize >= mark_bytes(checksums),
+            };
         possible.then(|| Geometry {
             zone_capacity_blocks: capacity - reserve,
             zrwa: None,
@@ -130,6 +142,33 @@ impl ZonedDevice for AppendDevice {
     fn drive_id(&self) -> DriveId {
         self.0.device.drive_id()
     }
+
+    fn checksums(&self) -> Option<&dyn BlockChecksums> {
+        self.0.checksums.then_some(self as &dyn BlockChecksums)
+    }
+}
+
+/// All checksums are on the drive, each with its block.
+impl BlockChecksums for AppendDevice {
+    fn unverified(&self, _: ZoneIndex) -> Range<u64> {
+        0..0
+    }
+
+    fn set_unverified(&self, _: ZoneIndex, _: u64, _: &[u32]) {}
+
+    fn last_sums(&self, _: ZoneIndex) -> Option<(u64, Vec<u32>)> {
+        None
+    }
+
+    fn wrong_reads(&self) -> u64 {
+        self.0.wrong_reads.get()
+    }
+
+    fn set_epochs(&self, epochs: ZoneEpochs) {
+        *self.0.epochs.borrow_mut() = Some(epochs);
+    }
+
+    fn move_zone(&self, _: ZoneIndex, _: ZoneIndex) {}
 }
 
 fn submit(inner: &Rc<AppendInner>, command: Command) -> Completion {
@@ -344,10 +383,16 @@ fn send(inner: &AppendInner, zone: ZoneIndex, session: &mut Session, data: Buf, 
     let bytes = inner.device.geometry().oob_bytes as usize;
     let len = data.blocks() as usize * bytes;
     let mut oob = inner.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64);
-    for (block, oob) in (session.next..).zip(oob[..len].chunks_exact_mut(bytes)) {
-        let mark = AppendMark { block: block as u32, from: session.from as u32, void: session.void as u32 };
-        oob[..MARK_BYTES].copy_from_slice(&mark.encode(&inner.owner(zone)));
+    let (owner, epoch) = (inner.owner(zone), inner.epoch(zone));
+    for (at, oob) in (0..).zip(oob[..len].chunks_exact_mut(bytes)) {
+        let block = session.next as u32 + at;
+        let mark = AppendMark { block, from: session.from as u32, void: session.void as u32 };
+        oob[..MARK_BYTES].copy_from_slice(&mark.encode(&owner));
         oob[MARK_BYTES..].fill(0);
+        if inner.checksums {
+            let seal = seal(&owner, epoch, block, &data[at as usize * BLOCK..][..BLOCK]);
+            oob[MARK_BYTES..SEALED_MARK_BYTES].copy_from_slice(&seal);
+        }
     }
     inner.device.submit(Command::Append { zone, data, oob: oob.freeze().slice(0..len), fua })
 }

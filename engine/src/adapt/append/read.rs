@@ -52,11 +52,19 @@ async fn load(inner: &AppendInner, zone: ZoneIndex, first: u64) -> Result<(), De
     let (mut seen, mut at) = (Vec::new(), first);
     let mut group = loop {
         let to = end.min(at + size);
-        let marks = learn::marks(inner, zone, at..to.max(at)).await?;
+        let marks = learn::marks(inner, zone, at..to.max(at), true).await?;
         // The zone was finished: it is unwritten from here to its end.
         let is_unwritten = marks.iter().all(|(_, seen)| *seen == BlockContent::Nothing);
         seen.extend(marks);
         at = to;
+        // Whatever lies before a written block has been written: the drive has lost what is blank there.
+        let written = match info.state.is_active() {
+            true => seen.len(),
+            false => seen.iter().rposition(|(_, seen)| *seen != BlockContent::Nothing).unwrap_or(0),
+        };
+        for (_, seen) in seen[..written].iter_mut().filter(|(_, seen)| *seen == BlockContent::Nothing) {
+            *seen = BlockContent::Unknown;
+        }
         let group = AppendGroup::of(first, size, &judge(first, &seen), at);
         let is_behind = |seen: &(u64, BlockContent)| match seen.1 {
             BlockContent::Mark(mark) => mark.block as u64 >= first + size,
@@ -88,53 +96,99 @@ pub fn read(inner: &Rc<AppendInner>, zone: ZoneIndex, at: u64, data: Buf, oob: B
     if inner.group_blocks == 1 {
         return inner.device.submit(Command::read(Lba(start + at), data));
     }
-    if let Some(BlockPosition::At(place)) = inner.position(zone, at)
-        && (1..blocks).all(|next| inner.position(zone, at + next) == Some(BlockPosition::At(place + next)))
+    let run = match inner.position(zone, at) {
+        Some(BlockPosition::At(place)) if follow(inner, zone, at, place, blocks) == blocks => Some(place),
+        _ => None,
+    };
+    if let Some(place) = run
+        && !inner.checksums
     {
         return inner.device.submit(Command::read(Lba(start + place), data));
     }
     let (completer, completion) = inner.slots.pair();
     let this = inner.clone();
     inner.runtime.spawn(async move {
-        let mut data = data.into_mut();
-        let result = gather(&this, zone, at, &mut data).await;
-        completer.complete(Done { result, data: data.freeze(), ..Done::ok() });
+        let done = match run {
+            Some(place) => compared(&this, zone, at, read_places(&this, zone, place, data).await),
+            None => {
+                let mut data = data.into_mut();
+                let result = gather(&this, zone, at, &mut data).await;
+                Done { result, data: data.freeze(), ..Done::ok() }
+            }
+        };
+        completer.complete(done);
     });
     completion
+}
+
+/// Number of the `blocks` blocks from `at` on that lie one behind the other, the first of them at `place`.
+fn follow(inner: &AppendInner, zone: ZoneIndex, at: u64, place: u64, blocks: u64) -> u64 {
+    let follows = |next: &u64| inner.position(zone, at + next) == Some(BlockPosition::At(place + next));
+    1 + (1..blocks).take_while(follows).count() as u64
+}
+
+/// Reads the blocks of the drive's zone from `place` on, with their metadata if it has seals.
+fn read_places(inner: &AppendInner, zone: ZoneIndex, place: u64, data: Buf) -> Completion {
+    let lba = Lba(inner.geometry.start(zone).0 + place);
+    if !inner.checksums {
+        return inner.device.submit(Command::read(lba, data));
+    }
+    let len = data.blocks() as usize * inner.device.geometry().oob_bytes as usize;
+    let oob = inner.pool.borrow_mut().take(len.div_ceil(BLOCK) as u64).freeze().slice(0..len);
+    inner.device.submit(Command::Read { lba, data, oob })
+}
+
+/// The completion of [`read_places`], which has read the blocks of `zone` from `at` on; an Unrecovered Read Error if one
+/// of them does not match its seal.
+fn compared(inner: &AppendInner, zone: ZoneIndex, at: u64, mut done: Done) -> Done {
+    let metadata = done.oob.chunks_exact(inner.device.geometry().oob_bytes as usize);
+    let mut blocks = (at..).zip(done.data.chunks_exact(BLOCK).zip(metadata));
+    if done.result.is_ok() && !blocks.all(|(block, (data, oob))| inner.is_right(zone, block, data, oob)) {
+        inner.wrong_reads.set(inner.wrong_reads.get() + 1);
+        done.result = Err(Status::UnrecoveredReadError.into());
+    }
+    inner.pool.borrow_mut().give(std::mem::take(&mut done.oob));
+    done
 }
 
 /// Reads blocks of a zone from their places.
 async fn gather(inner: &AppendInner, zone: ZoneIndex, at: u64, data: &mut BufMut) -> Result<(), DeviceError> {
     let blocks = data.blocks();
     let mut parts: Vec<(u64, u64, Completion)> = Vec::new();
-    let mut done = 0;
+    let (mut done, mut retried) = (0, None);
     while done < blocks {
         let block = at + done;
         let place = match inner.position(zone, block) {
             Some(BlockPosition::At(place)) => place,
-            Some(BlockPosition::Nothing) => {
+            Some(BlockPosition::Nothing) if !inner.checksums => {
                 data.block_mut(done).fill(0);
                 done += 1;
                 continue;
             }
-            Some(BlockPosition::Doubtful) => return Err(Status::UnrecoveredReadError.into()),
+            Some(BlockPosition::Nothing) => return Err(Status::DeallocatedBlock.into()),
+            Some(BlockPosition::Doubtful) => {
+                // The drive may be able to read the marks now.
+                let first = block - block % inner.group_blocks;
+                match retried == Some(first) || !inner.groups.borrow_mut().forget(zone, first..=first) {
+                    true => return Err(Status::UnrecoveredReadError.into()),
+                    false => retried = Some(first),
+                }
+                continue;
+            }
             None => {
                 // Repeated if the group has been written, or the zone finished or reset, meanwhile.
                 fetch(inner, zone, block - block % inner.group_blocks).await?;
                 continue;
             }
         };
-        let follows =
-            |next: &u64| inner.position(zone, at + done + next) == Some(BlockPosition::At(place + next));
-        let count = 1 + (1..blocks - done).take_while(follows).count() as u64;
-        let lba = Lba(inner.geometry.start(zone).0 + place);
-        let read = Command::read(lba, Buf::zeroed(count as usize * BLOCK));
-        parts.push((done, count, inner.device.submit(read)));
+        let count = follow(inner, zone, block, place, blocks - done);
+        let part = read_places(inner, zone, place, Buf::zeroed(count as usize * BLOCK));
+        parts.push((done, count, part));
         done += count;
     }
     let mut result = Ok(());
     for (from, count, part) in parts {
-        let done = part.await;
+        let done = compared(inner, zone, at + from, part.await);
         result = result.and(done.result);
         if done.result.is_ok() {
             data[from as usize * BLOCK..(from + count) as usize * BLOCK].copy_from_slice(&done.data);

@@ -1,19 +1,20 @@
 //! State of a device whose zones are filled by appends: sessions, lanes, and the groups in memory.
 
 use super::{
-    mark::MarkOwner,
+    mark::{MARK_BYTES, MarkOwner, SEALED_MARK_BYTES, seal},
     ranks::{AppendGroup, BlockPosition},
 };
 use crate::{
     adapt::sequence::Sequencer,
     buf::{Buf, BufPool},
-    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, ZonedDevice},
+    device::{Command, Completer, Completion, DeviceError, Geometry, Slots, ZoneEpochs, ZonedDevice},
     runtime::{Gate, Runtime},
     zone::ZoneIndex,
 };
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
+    ops::RangeInclusive,
     rc::Rc,
 };
 
@@ -28,6 +29,12 @@ pub struct AppendInner {
     pub geometry: Geometry,
     pub group_blocks: u64,
     pub member: [u8; 16],
+    /// Whether marks are followed by seals.
+    pub checksums: bool,
+    /// Source of the present epoch of each zone.
+    pub epochs: RefCell<Option<ZoneEpochs>>,
+    /// Reads that have returned a wrong block.
+    pub wrong_reads: Cell<u64>,
     pub zones: RefCell<Vec<AppendZoneState>>,
     pub groups: RefCell<GroupCache>,
     /// Groups that are being loaded, by zone and first block.
@@ -153,15 +160,17 @@ impl GroupCache {
         Some(group.position(block))
     }
 
-    /// Drops all groups of a zone.
-    pub fn forget(&mut self, zone: ZoneIndex) {
-        let keys: Vec<_> = self.held.range((zone.0, 0)..=(zone.0, u64::MAX)).map(|(key, _)| *key).collect();
-        for key in keys {
-            if let Some((used, group)) = self.held.remove(&key) {
+    /// Drops the groups of a zone that begin with one of the blocks `firsts`; returns whether there were any.
+    pub fn forget(&mut self, zone: ZoneIndex, firsts: RangeInclusive<u64>) -> bool {
+        let keys = (zone.0, *firsts.start())..=(zone.0, *firsts.end());
+        let keys: Vec<_> = self.held.range(keys).map(|(key, _)| *key).collect();
+        for key in &keys {
+            if let Some((used, group)) = self.held.remove(key) {
                 self.bytes -= group.bytes();
                 self.used.remove(&used);
             }
         }
+        !keys.is_empty()
     }
 }
 
@@ -170,12 +179,23 @@ impl AppendInner {
     pub fn end_life(&self, zone: ZoneIndex) {
         let known = &mut self.zones.borrow_mut()[zone.0 as usize];
         *known = AppendZoneState { life: known.life + 1, session: None };
-        self.groups.borrow_mut().forget(zone);
+        self.groups.borrow_mut().forget(zone, 0..=u64::MAX);
     }
 
     /// Owner of the blocks of a zone.
     pub fn owner(&self, zone: ZoneIndex) -> MarkOwner {
         MarkOwner { member: self.member, zone: zone.0 }
+    }
+
+    /// Present epoch of a zone; 0 before epochs are known.
+    pub fn epoch(&self, zone: ZoneIndex) -> u64 {
+        self.epochs.borrow().as_ref().map_or(0, |epochs| epochs(zone))
+    }
+
+    /// Whether a block of a zone matches the seal in its metadata, if it has one.
+    pub fn is_right(&self, zone: ZoneIndex, block: u64, data: &[u8], oob: &[u8]) -> bool {
+        let expected = || seal(&self.owner(zone), self.epoch(zone), block as u32, data);
+        !self.checksums || oob[MARK_BYTES..SEALED_MARK_BYTES] == expected()
     }
 
     /// Life of a zone ([`AppendZoneState::life`]).

@@ -101,7 +101,7 @@ fn new_uuid(raid: &Raid, member: usize) -> Uuid {
 /// The drive, accessed as the member with this UUID; the error says why it cannot be a member.
 pub fn prepare(raid: &Raid, drive: &Drive, uuid: Uuid) -> Result<Rc<dyn ZonedDevice>, BadDrive> {
     let superblock = raid.membership.superblock();
-    check_appends(drive, superblock.group_blocks as u64)?;
+    check_appends(drive, superblock.group_blocks as u64, superblock.has_checksums())?;
     let aggregate = superblock.aggregate;
     let device = scan::prepare(&raid.runtime, drive.device.clone(), superblock.order(uuid), aggregate);
     let device = device.ok_or_else(|| BadDrive::new(&drive.name, Disqualification::Aggregate(aggregate)))?;

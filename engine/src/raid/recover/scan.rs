@@ -83,9 +83,9 @@ pub fn prepare(
             let usage = ChecksumUsage { group_blocks, in_zrwa, plain_zones, member: member.0, cached_blocks };
             Rc::new(ChecksumDevice::new(runtime, device, usage)?)
         }
-        Order::Groups { blocks: group_blocks, member } => {
+        Order::Groups { blocks: group_blocks, checksums, member } => {
             let (plain_zones, groups_bytes) = (META_ZONES, GROUPS_BYTES);
-            let usage = Usage { group_blocks, plain_zones, member: member.0, groups_bytes };
+            let usage = Usage { group_blocks, checksums, plain_zones, member: member.0, groups_bytes };
             Rc::new(AppendDevice::new(runtime, device, usage)?)
         }
     })
