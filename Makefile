@@ -1,6 +1,6 @@
 # `make demo`: demonstrates power cuts and losses of drives. On two cores a fresh clone takes two to three minutes,
 # mostly for the build. It needs only Rust (https://rustup.rs) and a C linker.
-# `make test`: all CI jobs except `make msrv`, in half an hour on two cores. The guest tests need some
+# `make test`: all CI jobs except `make msrv`, in a good hour on two cores. The guest tests need some
 # programs of the distribution, which this installs.
 
 CARGO ?= cargo
