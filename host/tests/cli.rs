@@ -1,6 +1,7 @@
 //! The command line from end to end, on image files.
 
 use crate::support::{Place, Ran, Random, drive, fingerprint};
+use emu::ssd::{EmulatedDrive, Model};
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
@@ -883,6 +884,26 @@ fn flipped_bit_is_decoded_in_array_with_checksums() {
     let append = ["create", "other", "--policy", "append", "--dry-run", "--yes"];
     let args: Vec<&str> = append.into_iter().chain(members.iter().map(String::as_str)).collect();
     assert!(place.run(&args).ok().text().contains("policy append, with checksums"));
+    // Drives without room for checksums of such zones.
+    let mut model = Model::zn540().scaled(16, 2048);
+    model.geometry.oob_bytes = 16;
+    let narrow: Vec<String> = (0..5).map(|number| format!("narrow{number}.img")).collect();
+    for (number, name) in (0..).zip(&narrow) {
+        drop(EmulatedDrive::create_image(&place.path(name), &model, [number; 16]).unwrap());
+    }
+    let append = ["create", "other", "--policy", "append", "--checksums", "on", "--dry-run", "--yes"];
+    let args: Vec<&str> = append.into_iter().chain(narrow.iter().map(String::as_str)).collect();
+    place.run(&args).fails_with(&["'append' has checksums nowhere else"]);
+    // By default there are none, and the command says so.
+    let append = ["create", "other", "--policy", "append", "--dry-run", "--yes"];
+    let args: Vec<&str> = append.into_iter().chain(narrow.iter().map(String::as_str)).collect();
+    let created = place.run(&args);
+    assert!(
+        created.stderr.contains("will have no checksums") && created.stderr.contains("'append'"),
+        "{}",
+        created.stderr
+    );
+    assert!(!created.ok().text().contains("with checksums"));
 }
 
 #[test]
