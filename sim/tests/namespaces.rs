@@ -34,6 +34,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
     rc::Rc,
+    slice::from_ref,
 };
 
 /// A drive with zones that can be offline for a while, like those of an array with a missing member.
@@ -304,15 +305,17 @@ fn written_block_of_namespace_is_found_by_its_place_on_device() {
     for zone in 0..geometry.zones {
         for (number, namespace) in all.iter().enumerate() {
             for at in 0..capacity {
-                for block in
-                    namespace.stored_in(ZoneIndex(zone), &(at..at + 1)).into_iter().flat_map(&blocks_of)
+                for block in namespace
+                    .stored_in(ZoneIndex(zone), from_ref(&(at..at + 1)))
+                    .into_iter()
+                    .flat_map(&blocks_of)
                 {
                     let lba = Lba(zone as u64 * size + at);
                     let stored = rig.drive.ssd().borrow_mut().stored(lba).unwrap().unwrap();
                     assert_eq!(singly.insert((number, block), stored[0]), None);
                 }
             }
-            let found = namespace.stored_in(ZoneIndex(zone), &(0..capacity));
+            let found = namespace.stored_in(ZoneIndex(zone), from_ref(&(0..capacity)));
             at_once.extend(found.into_iter().flat_map(&blocks_of).map(|block| (number, block)));
         }
     }

@@ -359,22 +359,21 @@ impl Namespace {
         }
     }
 
-    /// Written blocks of the namespace that lie in these blocks of a zone of the device: a v-zone, and ranges of it in
-    /// the order of their places.
-    pub fn stored_in(&self, zone: ZoneIndex, blocks: &Range<u64>) -> Vec<(ZoneIndex, Range<u64>)> {
+    /// Written blocks of the namespace in these ranges of a zone of the device: v-zones, each with a range of its blocks.
+    pub fn stored_in(&self, zone: ZoneIndex, ranges: &[Range<u64>]) -> Vec<(ZoneIndex, Range<u64>)> {
         let (lead, data_blocks) = (self.core.identity.lead_blocks as u64, self.core.identity.data_blocks());
         let in_data = |block: u64| block.saturating_sub(lead).min(data_blocks);
-        let blocks = in_data(blocks.start)..in_data(blocks.end);
+        let ranges = || ranges.iter().map(|range| in_data(range.start)..in_data(range.end));
         let mut found = Vec::new();
         for (number, vzone) in (0..).zip(&self.tenant.state.borrow().vzones) {
             let mut start = 0;
             for (width, unit_blocks, zones) in (0..).map_while(|index| vzone.groups.group(index)) {
                 let shape = self.core.shape(width, unit_blocks);
                 if let Some(part) = zones.iter().position(|own| *own == zone.0) {
-                    let runs = shape.runs(part as u32, blocks.clone());
-                    let ranges = runs.map(|(at, count)| start + at..(start + at + count).min(vzone.tail));
+                    let runs = ranges().flat_map(|range| shape.runs(part as u32, range));
+                    let written = runs.map(|(at, count)| start + at..(start + at + count).min(vzone.tail));
                     found.extend(
-                        ranges.filter(|range| !range.is_empty()).map(|range| (ZoneIndex(number), range)),
+                        written.filter(|range| !range.is_empty()).map(|range| (ZoneIndex(number), range)),
                     );
                 }
                 start += shape.blocks();

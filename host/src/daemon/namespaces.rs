@@ -93,7 +93,7 @@ fn tenants(daemon: &Daemon) -> Result<Tenants> {
 }
 
 fn divided_now(daemon: &Daemon) -> Result<Division> {
-    status::division(daemon).context("there are no namespaces any more")
+    status::division(daemon, &daemon.array.status().lost).context("there are no namespaces any more")
 }
 
 #[cfg(test)]

@@ -126,12 +126,12 @@ pub struct Daemon {
 pub struct KnownLosses {
     /// The losses of the array that they are part of.
     pub lost: Vec<LostBlocks>,
-    /// Those of each volume, by the number of its namespace, `None` for a volume on the whole array.
+    /// Losses of each volume, by the number of its namespace, `None` for a volume on the whole array.
     pub of_volumes: BTreeMap<Option<u32>, VolumeLosses>,
 }
 
 impl KnownLosses {
-    /// Those of a volume, if the array has lost `lost`; `None` if they are not known.
+    /// Losses of a volume, if the array has lost `lost`; `None` if they are not known.
     pub fn of(&self, lost: &[LostBlocks], namespace: Option<u32>) -> Option<VolumeLosses> {
         match lost.is_empty() {
             true => Some(VolumeLosses::default()),
@@ -140,11 +140,18 @@ impl KnownLosses {
     }
 }
 
-/// The part of the array's losses that lies in a namespace, by its v-zones.
+/// Zones with lost blocks, each with their ranges. `lost` is in the order of zones.
+pub fn by_zone(lost: &[LostBlocks]) -> impl Iterator<Item = (ZoneIndex, Vec<Range<u64>>)> {
+    let of_zone = lost.chunk_by(|a, b| a.zone == b.zone);
+    of_zone.map(|of_zone| {
+        let ranges = of_zone.iter().map(|lost| lost.from..lost.from + lost.blocks).collect();
+        (ZoneIndex(of_zone[0].zone), ranges)
+    })
+}
+
+/// Losses of the array that lie in a namespace, as ranges of its v-zones, in their order.
 pub fn lost_in(namespace: &Namespace, lost: &[LostBlocks]) -> Vec<LostBlocks> {
-    let parts = lost
-        .iter()
-        .flat_map(|lost| namespace.stored_in(ZoneIndex(lost.zone), &(lost.from..lost.from + lost.blocks)));
+    let parts = by_zone(lost).flat_map(|(zone, ranges)| namespace.stored_in(zone, &ranges));
     let in_vzone = |(zone, blocks): (ZoneIndex, Range<u64>)| LostBlocks {
         zone: zone.0,
         from: blocks.start,

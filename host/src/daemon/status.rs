@@ -16,7 +16,11 @@ use crate::{
     },
     report::{Division, EventReport, LostRange, NamespaceReport, Status, VolumeReport, ZoneContents, level},
 };
-use engine::{array::MemberState, buf::BLOCK, device::ZonedDevice};
+use engine::{
+    array::{LostBlocks, MemberState},
+    buf::BLOCK,
+    device::ZonedDevice,
+};
 use sd_notify::NotifyState;
 use std::rc::Rc;
 
@@ -42,7 +46,7 @@ pub fn status(daemon: &Daemon) -> Status {
             VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64);
         VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, None), ..report }
     });
-    status.namespaces = division(daemon);
+    status.namespaces = division(daemon, &array.lost);
     match (&status.volume, &status.namespaces) {
         (Some(_), _) => status.respect(ZoneContents::Volume),
         (None, Some(_)) => status.respect(ZoneContents::Namespaces),
@@ -68,11 +72,11 @@ pub fn status(daemon: &Daemon) -> Status {
     status.identify(&daemon.drives.borrow())
 }
 
-/// Report on the namespaces; `None` if the array is not divided.
-pub(super) fn division(daemon: &Daemon) -> Option<Division> {
+/// Report on the namespaces of an array that has lost `lost`; `None` if it is not divided.
+pub(super) fn division(daemon: &Daemon, lost: &[LostBlocks]) -> Option<Division> {
     let divided = daemon.divided.borrow();
     let namespaces = divided.as_ref()?;
-    let (blocks, lost) = (daemon.blocks.borrow(), daemon.array.status().lost);
+    let blocks = daemon.blocks.borrow();
     let capacity = namespaces.zone_capacity_blocks();
     let list = namespaces.list().into_iter().map(|namespace| {
         let is_of = |block: &&Rc<Block>| {
@@ -84,10 +88,10 @@ pub(super) fn division(daemon: &Daemon) -> Option<Division> {
             block_device: block.map(|block| block.path.display().to_string()),
             link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
             volume: volume.map(|volume| VolumeReport {
-                lost: daemon.volume_losses.borrow().of(&lost, Some(namespace.number())),
+                lost: daemon.volume_losses.borrow().of(lost, Some(namespace.number())),
                 ..VolumeReport::of(&volume.status(), 0, 0)
             }),
-            lost: lost_in(&namespace, &lost).iter().map(LostRange::of).collect(),
+            lost: lost_in(&namespace, lost).iter().map(LostRange::of).collect(),
             ..NamespaceReport::of(&namespace.status(), capacity)
         }
     });

@@ -2,7 +2,7 @@
 
 use super::{
     rebuild,
-    state::{Daemon, KnownLosses, Phase, holds_back, log, lost_in},
+    state::{Daemon, KnownLosses, Phase, by_zone, holds_back, log, lost_in},
     status,
 };
 use crate::{
@@ -13,7 +13,6 @@ use engine::{
     array::{LostBlocks, MemberState, MemberStatus},
     volume::{StoredBlocks, Volume},
     vzone::Namespace,
-    zone::ZoneIndex,
 };
 use std::{
     collections::BTreeMap,
@@ -92,10 +91,12 @@ pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
         let lost = daemon.array.status().lost;
         let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
         let are_known = {
-            let known = daemon.volume_losses.borrow();
-            volumes.iter().all(|(namespace, _)| known.of(&lost, number(namespace)).is_some())
+            let KnownLosses { lost: before, of_volumes } = &*daemon.volume_losses.borrow();
+            *before == lost
+                && volumes.iter().all(|(namespace, _)| of_volumes.contains_key(&number(namespace)))
         };
-        if are_known && (lost.is_empty() || looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY)) {
+        let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY);
+        if lost.is_empty() || are_known && is_recent {
             continue;
         }
         looked = Some(Instant::now());
@@ -111,9 +112,8 @@ pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
 /// Losses of a volume on a device that has lost `lost`, in the order of zones.
 async fn losses_of(volume: &Volume, lost: &[LostBlocks]) -> VolumeLosses {
     let mut stored = StoredBlocks::default();
-    for of_zone in lost.chunk_by(|a, b| a.zone == b.zone) {
-        let ranges: Vec<_> = of_zone.iter().map(|lost| lost.from..lost.from + lost.blocks).collect();
-        let found = volume.stored_in(ZoneIndex(of_zone[0].zone), &ranges).await;
+    for (zone, ranges) in by_zone(lost) {
+        let found = volume.stored_in(zone, &ranges).await;
         stored.blocks.extend(found.blocks);
         stored.may_be_more |= found.may_be_more;
     }

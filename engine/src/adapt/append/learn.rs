@@ -2,7 +2,7 @@
 
 use super::{
     judge::{AppendRecovery, judge},
-    mark::{AppendMark, BlockContent},
+    mark::{AppendMark, BlockContent, is_sealed},
     ranks::AppendGroup,
     state::{AppendInner, Session},
 };
@@ -118,7 +118,8 @@ async fn look(
 }
 
 /// Reads the marks of a range of the drive's zone; block by block where a read fails. With `sealed`, the mark of a block
-/// that does not match its seal is unknown: it may be that of an older block.
+/// that does not match its seal is unknown: it may be that of an older block. The end of a zone is found without
+/// seals, since a zone that is to be reset may have a later epoch than its blocks.
 pub async fn marks(
     inner: &AppendInner,
     zone: ZoneIndex,
@@ -132,12 +133,11 @@ pub async fn marks(
         let count = most.min(places.end - at);
         match marks_of(inner, zone, at..at + count, sealed).await {
             Ok(found) => marks.extend(found),
-            Err(_) if count > 1 => {
+            Err(_) => {
                 for at in at..at + count {
                     marks.push(mark_of(inner, zone, at, sealed).await?);
                 }
             }
-            Err(_) => marks.push(mark_of(inner, zone, at, sealed).await?),
         }
         at += count;
     }
@@ -175,8 +175,8 @@ async fn marks_of(
         inner.pool.borrow_mut().give(done.data);
         return Err(error);
     }
-    let owner = inner.owner(zone);
-    let is_right = |mark: &AppendMark, data, oob| inner.is_right(zone, mark.block as u64, data, oob);
+    let (owner, epoch) = (inner.owner(zone), inner.epoch(zone));
+    let is_right = |mark: &AppendMark, data, oob| is_sealed(oob, &owner, epoch, mark.block, data);
     let blocks = done.data.chunks_exact(BLOCK).zip(done.oob.chunks_exact(bytes));
     let marks = blocks.map(|(data, oob)| match BlockContent::read(oob, &owner) {
         BlockContent::Mark(mark) if sealed && !is_right(&mark, data, oob) => BlockContent::Unknown,

@@ -92,6 +92,11 @@ pub fn seal(owner: &MarkOwner, epoch: u64, block: u32, data: &[u8]) -> [u8; 4] {
     crc32c::crc32c(&all).to_le_bytes()
 }
 
+/// Whether `data` matches the seal in its metadata, for block number `block` of the zone of `owner` in this epoch.
+pub fn is_sealed(metadata: &[u8], owner: &MarkOwner, epoch: u64, block: u32, data: &[u8]) -> bool {
+    metadata.get(MARK_BYTES..SEALED_MARK_BYTES) == Some(&seal(owner, epoch, block, data)[..])
+}
+
 /// CRC-32C of the member's UUID, the zone's number, and the bytes behind the checksum.
 fn checksum(bytes: &[u8; MARK_BYTES], owner: &MarkOwner) -> u32 {
     let zone = crc32c::crc32c_append(crc32c::crc32c(&owner.member), &owner.zone.to_le_bytes());

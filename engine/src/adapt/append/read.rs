@@ -3,7 +3,7 @@
 use super::{
     judge::judge,
     learn,
-    mark::BlockContent,
+    mark::{BlockContent, is_sealed},
     ranks::{AppendGroup, BlockPosition},
     state::AppendInner,
 };
@@ -52,12 +52,12 @@ async fn load(inner: &AppendInner, zone: ZoneIndex, first: u64) -> Result<(), De
     let (mut seen, mut at) = (Vec::new(), first);
     let mut group = loop {
         let to = end.min(at + size);
-        let marks = learn::marks(inner, zone, at..to.max(at), true).await?;
+        let marks = learn::marks(inner, zone, at..to.max(at), inner.checksums).await?;
         // The zone was finished: it is unwritten from here to its end.
         let is_unwritten = marks.iter().all(|(_, seen)| *seen == BlockContent::Nothing);
         seen.extend(marks);
         at = to;
-        // Whatever lies before a written block has been written: the drive has lost what is blank there.
+        // The drive has lost each block without metadata that lies before a written one, or below a write pointer.
         let written = match info.state.is_active() {
             true => seen.len(),
             false => seen.iter().rposition(|(_, seen)| *seen != BlockContent::Nothing).unwrap_or(0),
@@ -92,9 +92,8 @@ pub fn read(inner: &Rc<AppendInner>, zone: ZoneIndex, at: u64, data: Buf, oob: B
         }
         Err(status) => return Completion::ready(Done { data, oob, ..Done::error(status.into()) }),
     };
-    let start = inner.geometry.start(zone).0;
     if inner.group_blocks == 1 {
-        return inner.device.submit(Command::read(Lba(start + at), data));
+        return read_places(inner, zone, at, data);
     }
     let run = match inner.position(zone, at) {
         Some(BlockPosition::At(place)) if follow(inner, zone, at, place, blocks) == blocks => Some(place),
@@ -103,7 +102,7 @@ pub fn read(inner: &Rc<AppendInner>, zone: ZoneIndex, at: u64, data: Buf, oob: B
     if let Some(place) = run
         && !inner.checksums
     {
-        return inner.device.submit(Command::read(Lba(start + place), data));
+        return read_places(inner, zone, place, data);
     }
     let (completer, completion) = inner.slots.pair();
     let this = inner.clone();
@@ -141,9 +140,14 @@ fn read_places(inner: &AppendInner, zone: ZoneIndex, place: u64, data: Buf) -> C
 /// The completion of [`read_places`], which has read the blocks of `zone` from `at` on; an Unrecovered Read Error if one
 /// of them does not match its seal.
 fn compared(inner: &AppendInner, zone: ZoneIndex, at: u64, mut done: Done) -> Done {
+    if !inner.checksums {
+        return done;
+    }
+    let (owner, epoch) = (inner.owner(zone), inner.epoch(zone));
     let metadata = done.oob.chunks_exact(inner.device.geometry().oob_bytes as usize);
-    let mut blocks = (at..).zip(done.data.chunks_exact(BLOCK).zip(metadata));
-    if done.result.is_ok() && !blocks.all(|(block, (data, oob))| inner.is_right(zone, block, data, oob)) {
+    let mut blocks = (at as u32..).zip(done.data.chunks_exact(BLOCK).zip(metadata));
+    let is_right = |(block, (data, oob))| is_sealed(oob, &owner, epoch, block, data);
+    if done.result.is_ok() && !blocks.all(is_right) {
         inner.wrong_reads.set(inner.wrong_reads.get() + 1);
         done.result = Err(Status::UnrecoveredReadError.into());
     }

@@ -1,7 +1,7 @@
 //! State of a device whose zones are filled by appends: sessions, lanes, and the groups in memory.
 
 use super::{
-    mark::{MARK_BYTES, MarkOwner, SEALED_MARK_BYTES, seal},
+    mark::MarkOwner,
     ranks::{AppendGroup, BlockPosition},
 };
 use crate::{
@@ -190,12 +190,6 @@ impl AppendInner {
     /// Present epoch of a zone; 0 before epochs are known.
     pub fn epoch(&self, zone: ZoneIndex) -> u64 {
         self.epochs.borrow().as_ref().map_or(0, |epochs| epochs(zone))
-    }
-
-    /// Whether a block of a zone matches the seal in its metadata, if it has one.
-    pub fn is_right(&self, zone: ZoneIndex, block: u64, data: &[u8], oob: &[u8]) -> bool {
-        let expected = || seal(&self.owner(zone), self.epoch(zone), block as u32, data);
-        !self.checksums || oob[MARK_BYTES..SEALED_MARK_BYTES] == expected()
     }
 
     /// Life of a zone ([`AppendZoneState::life`]).
