@@ -804,6 +804,7 @@ impl VolumeCore {
             free_zones: state.space.free_zones(),
             writing: state.space.writing().collect(),
             unreadable_zones: state.space.unreadable().count() as u32,
+            lost_zones: state.space.lost_zones(),
             live_bytes: state.space.records().map(|zone| zone.live as u64 * GRAIN as u64).collect(),
             collects: state.collects,
             collected_zones: state.collected_zones,

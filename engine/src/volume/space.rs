@@ -297,6 +297,10 @@ impl Space {
         self.free.len() as u32
     }
 
+    pub fn lost_zones(&self) -> u32 {
+        self.lost
+    }
+
     /// Grains that the mapped blocks count for.
     pub fn held(&self) -> u64 {
         self.held

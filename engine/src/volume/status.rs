@@ -85,6 +85,8 @@ pub struct VolumeStatus {
     pub writing: Vec<u32>,
     /// Zones that could not be collected because of unreadable blocks.
     pub unreadable_zones: u32,
+    /// Zones that can no longer be written and hold no data.
+    pub lost_zones: u32,
     /// Live bytes of each zone.
     pub live_bytes: Vec<u64>,
     /// Whether garbage collection is running.
@@ -137,6 +139,7 @@ impl VolumeStatus {
         self.shards += shard.shards;
         self.free_zones += shard.free_zones;
         self.unreadable_zones += shard.unreadable_zones;
+        self.lost_zones += shard.lost_zones;
         self.collects |= shard.collects;
         self.failed = self.failed.or(shard.failed);
     }

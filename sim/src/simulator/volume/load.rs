@@ -135,10 +135,12 @@ fn answered(
             world.model.oracle.refuse(at, blocks, begun);
             let status = world.model.status();
             let usable = status.as_ref().map_or(0, |status| status.usable);
-            // The shards of a volume are not equally full if one of them has more blocks than room.
+            // The shards of a volume are not equally full if one of them has more blocks than room, or lost zones.
             let is_over_committed =
                 world.model.volume.as_ref().is_some_and(|volume| volume.is_over_committed());
-            let may_be_uneven = is_over_committed && status.is_some_and(|status| status.shards > 1);
+            let may_be_uneven = status.is_some_and(|status| {
+                status.shards > 1 && (is_over_committed || status.lost_zones + status.unreadable_zones > 0)
+            });
             return match mapped >= usable || may_be_uneven {
                 true => Ok(()),
                 false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
