@@ -105,10 +105,31 @@ async fn judge_as_found(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict,
         }
     }
     if view.record.resetting {
+        check_reset(raid, view)?;
         return Ok(Verdict::Reset);
     }
     check_ended(raid, view)?;
     raid.layout.policy.judge(raid, view).await
+}
+
+/// Whether the log of `member` has unreadable parts that may have held records of `zone`.
+pub fn log_lacks_records(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
+    let record = raid.zone_records.record(zone);
+    raid.members.log(member).is_some_and(|log| {
+        let live = log.live.borrow();
+        live.lacks_records || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
+    })
+}
+
+/// Refuses to complete a reset if the record of its end may have been in unreadable parts of all logs: the zone may have
+/// been written since.
+fn check_reset(raid: &Raid, view: &ZoneView<'_>) -> Result<(), Refusal> {
+    let is_empty = view.present().all(|(_, info)| info.state == ZoneState::Empty || is_worn(info.state));
+    let lack = view.present().all(|(member, _)| log_lacks_records(raid, view.zone, member));
+    match view.present().next() {
+        Some((member, _)) if lack && !is_empty => Err(Refusal::Log { member }),
+        _ => Ok(()),
+    }
 }
 
 /// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,

@@ -15,7 +15,6 @@ use crate::{
         parts::Raid,
         policy::{
             inplace::{InplaceEvidence, InplacePart, chunks_at, decide, version_of},
-            run::log,
             zrwa::{Refusal, tail_slots},
         },
         recover::{
@@ -141,7 +140,7 @@ pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verd
 /// a member holds data of the zone's epoch.
 async fn check_unrecorded(raid: &Raid, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
     let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-    if members().all(|m| log::log_lacks_records(raid, view.zone, m))
+    if members().all(|m| judge::log_lacks_records(raid, view.zone, m))
         && let Some(member) = members().next()
     {
         return Err(Refusal::Log { member });
@@ -215,7 +214,7 @@ async fn read_rows(
         }
         if let Some(log) = raid.members.log(member) {
             let live = log.live.borrow();
-            part.lacks_records = log::log_lacks_records(raid, zone, member);
+            part.lacks_records = judge::log_lacks_records(raid, zone, member);
             for (stripe, index, block) in live.parity.of_zone(zone.0, record.epoch) {
                 let version = live.parity.get(zone.0, record.epoch, stripe, index, block);
                 let place =

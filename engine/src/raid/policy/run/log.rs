@@ -42,7 +42,7 @@ pub async fn judge_log(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, 
     for (member, info) in view.info.iter().enumerate().filter_map(|(m, info)| Some((m, info.as_ref()?))) {
         let burned = burned_of(raid, view.zone, view.record.epoch, member);
         // Relocated blocks may have been in the unreadable part of the member's log.
-        let may_lack = !burned.is_empty() && log_lacks_records(raid, view.zone, member);
+        let may_lack = !burned.is_empty() && judge::log_lacks_records(raid, view.zone, member);
         // Burned blocks had been written: a part that ends before them has been changed from outside of the array.
         if may_lack || burned.iter().any(|blocks| blocks.end > wp_of(raid, info)) {
             view.record.lost |= 1 << member;
@@ -189,15 +189,6 @@ async fn gather(
     Ok((held, (running, differing)))
 }
 
-/// Whether the log of `member` has unreadable parts that may have held records of `zone`.
-pub fn log_lacks_records(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
-    let record = raid.zone_records.record(zone);
-    raid.members.log(member).is_some_and(|log| {
-        let live = log.live.borrow();
-        live.lacks_records || record.waits != 0 && live.incomplete.get(&zone.0) == Some(&record.epoch)
-    })
-}
-
 /// Refuses a tail if the next block is on a missing member and may have been written: the partial parity that
 /// decodes it may have been in an unreadable part of another member's log.
 fn check_bad_blocks(
@@ -219,7 +210,7 @@ fn check_bad_blocks(
         let holders = (0..layout.parities).map(|which| layout.slot(stripe, last, which).0);
         let holders = holders.filter(|member| evidence.parts[*member].is_some());
         let (partial, whole): (Vec<_>, Vec<_>) =
-            holders.partition(|member| log_lacks_records(raid, zone, *member));
+            holders.partition(|member| judge::log_lacks_records(raid, zone, *member));
         if let Some(member) = partial.first().copied().filter(|_| whole.len() < lacking) {
             return Err(Refusal::Log { member });
         }

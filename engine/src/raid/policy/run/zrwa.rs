@@ -15,7 +15,6 @@ use crate::{
         parts::Raid,
         policy::{
             inplace,
-            run::log,
             zrwa::{Refusal, ZrwaEvidence, claim, decide, needed, next_round, tail_slots, witness_count},
         },
         recover::{
@@ -261,7 +260,7 @@ async fn logged_tail(
     for stripe in passed.saturating_sub(1)..last.min(layout.rows) {
         let (members, place) = layout.log(stripe);
         let ParityPlace::Row(row) = place else {
-            let lacks = |m: &usize| wps[*m].is_some() && log::log_lacks_records(raid, zone, *m);
+            let lacks = |m: &usize| wps[*m].is_some() && judge::log_lacks_records(raid, zone, *m);
             if !members.clone().any(|m| wps[m].is_some() && !lacks(&m)) {
                 let end = (stripe + 1) * layout.stripe_blocks();
                 found.doubt = members.clone().find(lacks).map(|m| (end, m)).or(found.doubt);
