@@ -68,6 +68,7 @@ simulate:
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --seeds $(SEEDS) --from $(SEED)
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --volume --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --namespaces --seeds $$(($(SEEDS) / 5)) --from $(SEED)
+	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --level single --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 	$(CARGO) run --locked --quiet --release -p zoneraid-sim -- run --silent --seeds $$(($(SEEDS) / 5)) --from $(SEED)
 
 # Fuzzes external inputs, for longer than `make check` does.

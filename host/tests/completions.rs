@@ -44,8 +44,8 @@ fn completions_offer_existing_arrays_zones_and_drives() {
             "{before:?}: no paths"
         );
     }
-    assert_eq!(words(&place, &["create", "--level", ""]), ["raid5", "raid6"]);
-    assert_eq!(words(&place, &["bench", "--level", ""]), ["raid5", "raid6"]);
+    assert_eq!(words(&place, &["create", "--level", ""]), ["raid5", "raid6", "single"]);
+    assert_eq!(words(&place, &["bench", "--level", ""]), ["raid5", "raid6", "single"]);
     // Zones for which the command is useful.
     assert_eq!(offers(&place, &["zone", "read", "tank", ""]), [("3".into(), "closed, 4 KiB written".into())]);
     assert_eq!(words(&place, &["zone", "write", "--fua", "tank", "1"]), ["1", "10", "11", "12", "13"]);

@@ -20,6 +20,7 @@ mod names;
 mod namespaces;
 mod owner;
 mod scrub;
+mod single;
 mod status;
 mod tidy;
 mod trouble;

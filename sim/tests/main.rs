@@ -38,6 +38,7 @@ mod revived;
 mod sequencer;
 mod shards;
 mod simulator;
+mod single;
 mod spare_zones;
 mod stale;
 mod steps;

@@ -51,11 +51,14 @@ pub const ZRWA_CHECKSUM_BLOCKS: u64 = 16;
 /// Incompatible feature: as [`GROUPS`], with a checksum of each block in its metadata.
 pub const GROUP_CHECKSUMS: u64 = 32;
 
+/// Incompatible feature: a single drive without parity.
+pub const SINGLE: u64 = 64;
+
 /// The features of checksums in blocks of the zones.
 const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -64,14 +67,20 @@ pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = 0;
 /// Possible numbers of zones of a drive that are used as one.
 pub const AGGREGATES: [u32; 5] = [1, 2, 4, 8, 16];
 
-/// Number of members that an array with this number of parities may have.
+/// Number of members that an array with this number of parities may have. Without parity it is a single drive.
 pub fn members_of(parities: usize) -> RangeInclusive<u64> {
-    parities as u64 + 2..=MAX_MEMBERS as u64
+    match parities {
+        0 => 1..=1,
+        _ => parities as u64 + 2..=MAX_MEMBERS as u64,
+    }
 }
 
 /// Name of the RAID level with this number of parities.
 pub fn level_name(parities: usize) -> String {
-    format!("RAID-{}", 4 + parities)
+    match parities {
+        0 => "single".into(),
+        _ => format!("RAID-{}", 4 + parities),
+    }
 }
 
 /// Blocks in a chunk: 8 KiB to 16 MiB.
@@ -478,7 +487,10 @@ impl Superblock {
     pub fn check(&self) -> Result<(), Absurd> {
         let (members, chunk) = (self.members.len() as u64, self.chunk_blocks as u64);
         expect(wrong_with_name(&self.name).is_none(), "name", self.name.len() as u64)?;
-        expect((1..=MAX_PARITIES as u32).contains(&self.parities), "parities", self.parities)?;
+        expect(self.parities <= MAX_PARITIES as u32, "parities", self.parities)?;
+        let is_single = self.incompatible & SINGLE != 0;
+        expect(is_single == (self.parities == 0), "parities", self.parities)?;
+        expect(!is_single || self.policy == Policy::Log, "policy", self.policy as u32)?;
         expect(members_of(self.parities as usize).contains(&members), "members", members)?;
         expect(chunk.is_power_of_two() && CHUNK_BLOCKS.contains(&chunk), "chunk blocks", chunk)?;
         let stripe = chunk * (members - self.parities as u64);

@@ -454,10 +454,18 @@ fn superblock_enforces_minimum_members_per_raid_level() {
         let absurd = RecordError::Absurd(Absurd { field: "parities", value: parities.into() });
         assert_eq!(reads(parities, 5), Err(absurd));
     }
+    let single = |parities: u32, members: usize, policy: Policy| {
+        let superblock = Superblock { parities, policy, incompatible: superblock::SINGLE, ..sane(members) };
+        superblock.check().map_err(|absurd| absurd.field)
+    };
+    assert_eq!(single(0, 1, Policy::Log), Ok(()));
+    assert_eq!(single(0, 2, Policy::Log), Err("members"));
+    assert_eq!(single(0, 1, Policy::Zrwa), Err("policy"));
+    assert_eq!(single(1, 3, Policy::Log), Err("parities"));
     let bounds: BTreeMap<&str, &str> =
         table("Bounds", &["field", "bounds"]).into_iter().map(|row| (row[0], row[1])).collect();
-    assert_eq!(bounds["parities"], "1 or 2");
-    assert_eq!(bounds["members"], "3 to 32 with one parity, 4 to 32 with two; no UUID twice");
+    assert_eq!(bounds["parities"], "1 or 2; 0 with the incompatible feature 64, and only then");
+    assert_eq!(bounds["members"], "3 to 32 with one parity, 4 to 32 with two, 1 without; no UUID twice");
 }
 
 #[test]

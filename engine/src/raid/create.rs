@@ -10,7 +10,8 @@ use crate::{
         record::{Record, ZoneRecord},
         superblock::{
             AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUP_CHECKSUMS, GROUPS,
-            Order, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of, wrong_with_name,
+            Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of,
+            wrong_with_name,
         },
     },
     raid::{
@@ -273,7 +274,8 @@ fn draft(
     let have_room = geometries().all(|geometry| geometry.oob_bytes as usize >= SUMMED_OOB_BYTES);
     let in_blocks = options.checksums && options.group_blocks == 0 && !have_room;
     let policy = match options.group_blocks {
-        0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
+        0 if options.parities > 0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
+        0 => options.policy.unwrap_or(Policy::Log),
         _ => Policy::Log,
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
@@ -319,7 +321,7 @@ fn plan(
         return Err(ArrayError::Name(wrong));
     }
     let parities = options.parities;
-    if !(1..=MAX_PARITIES).contains(&parities) {
+    if parities > MAX_PARITIES {
         return Err(NoDesign::Parities(parities).into());
     }
     if !members_of(parities).contains(&(drives.len() as u64)) {
@@ -328,6 +330,9 @@ fn plan(
     let chunk = options.chunk_blocks;
     if !chunk.is_power_of_two() || !CHUNK_BLOCKS.contains(&chunk) {
         return Err(NoDesign::Chunk { blocks: chunk }.into());
+    }
+    if parities == 0 && policy != Policy::Log {
+        return Err(NoDesign::PolicyOfSingle { policy: policy.name() }.into());
     }
     let distance = match policy.uses_zrwa() {
         true => distance_in_zrwa(chunk, policy.rows_in_zrwa(parities), drives)?,
@@ -363,6 +368,7 @@ fn plan(
         compatible: 0,
         read_only_compatible: 0,
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
+            | (if parities == 0 { SINGLE } else { 0 })
             | match (options.checksums, checksum_group_blocks) {
                 (false, _) => 0,
                 _ if options.group_blocks > 0 => GROUP_CHECKSUMS,

@@ -249,16 +249,25 @@ pub enum NoCopy {
     ZoneSize,
 }
 
+/// The number of drives of a level, in words.
+fn drives_of(parities: usize) -> String {
+    match (*members_of(parities).start(), *members_of(parities).end()) {
+        (1, 1) => "one drive".into(),
+        (least, most) => format!("{least} to {most} drives"),
+    }
+}
+
 /// Why an array with these parameters is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NoDesign {
-    #[error("there are 1 or {MAX_PARITIES} parities, not {0}")]
+    #[error("there are at most {MAX_PARITIES} parities, not {0}")]
     Parities(usize),
-    #[error(
-        "{} takes {} to {} drives, not {drives}",
-        level_name(*.parities), members_of(*.parities).start(), members_of(*.parities).end()
-    )]
+    #[error("{} takes {}, not {drives}", level_name(*.parities), drives_of(*.parities))]
     Drives { parities: usize, drives: usize },
+    #[error(
+        "a single drive has no parity, and so no use for the policy '{policy}': choose 'log' or 'append', or none"
+    )]
+    PolicyOfSingle { policy: &'static str },
     #[error("the chunk size must be a power of two from 8 KiB to 16 MiB")]
     Chunk { blocks: u64 },
     #[error("{drive} has no ZRWA (Zone Random Write Area), which this policy needs")]

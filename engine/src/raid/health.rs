@@ -186,6 +186,7 @@ impl Health {
             Cause::MembersLack if need_drives.is_empty() => Remedy::Rebuild,
             Cause::MembersLack => Remedy::Replace(need_drives),
             Cause::LogsConfined => Remedy::Replace(self.confined.clone()),
+            Cause::BlocksUnreadable if array.parities == 0 => Remedy::ResetZones,
             Cause::BlocksUnreadable => Remedy::Replace(self.unreadable.clone()),
             Cause::ErrorsExceeded => Remedy::Replace(self.exceeded.clone()),
         }

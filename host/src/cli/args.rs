@@ -537,6 +537,8 @@ pub enum Level {
     Raid5,
     /// Two members' worth of parity: any two members may be lost; 4 members or more
     Raid6,
+    /// One drive without parity: its loss loses all data
+    Single,
 }
 
 impl Level {
@@ -545,6 +547,7 @@ impl Level {
         match self {
             Level::Raid5 => 1,
             Level::Raid6 => 2,
+            Level::Single => 0,
         }
     }
 }
@@ -574,7 +577,7 @@ pub enum Switch {
 pub struct Create {
     /// Name of the array: 1 to 64 bytes of visible characters without '/'
     pub name: String,
-    /// RAID level: the number of members that may be lost
+    /// Level: the number of members that may be lost
     #[arg(long, value_enum, default_value_t = Level::Raid5)]
     pub level: Level,
     /// Chunk size: a power of two from 8K to 16M

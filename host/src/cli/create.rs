@@ -149,6 +149,9 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
             report::MORE_ACTIVE
         ));
     }
+    if create.parities == 0 {
+        output.note("there is one drive and no parity: its loss loses all data");
+    }
     if 2 * create.parities >= drives.len() {
         output.note(TWO_HALVES);
     }

@@ -27,7 +27,7 @@ use crate::process::{
     crash,
     output::{FAILED, HEALTHY, Output},
 };
-use args::{BenchTarget, Cli, Emulate, ExportCommand, Transport, Verb, YesNo};
+use args::{BenchTarget, Cli, Emulate, ExportCommand, Level, Transport, Verb, YesNo};
 use clap::{FromArgMatches, error::ErrorKind};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -145,6 +145,9 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
             crate::bench::namespaces::run(output, rounds as usize)
         }
         Verb::Bench { volume: true, rounds, .. } => crate::bench::volume::run(output, rounds as usize),
+        Verb::Bench { what: BenchTarget::Engine, level: Level::Single, .. } => {
+            anyhow::bail!("the measured array has parity: choose --level raid5 or raid6")
+        }
         Verb::Bench { what: BenchTarget::Engine, rounds, level, .. } => {
             crate::bench::run(output, rounds as usize, level.parities())
         }

@@ -2,6 +2,7 @@
 
 use crate::{
     control::name::MemberName,
+    process::output::quoted,
     report::{FailReport, is_or_are, members_named},
 };
 use anyhow::{Result, anyhow, bail, ensure};
@@ -67,6 +68,11 @@ pub async fn fail(array: &Array, role: usize) -> Result<FailReport> {
         |(other, member): &(usize, &MemberStatus)| *other != role && member.state != MemberState::Active;
     let others: Vec<usize> = before.members.iter().enumerate().filter(lacking).map(|(r, _)| r).collect();
     ensure!(
+        before.parities > 0,
+        "member {role} is the only drive of the array, and holds all data: copy it to another drive first (zoneraid \
+         replace)"
+    );
+    ensure!(
         others.len() < before.parities,
         "member {role} cannot be taken out without loss of data, since {} {} not in sync",
         members_named(&others),
@@ -111,12 +117,24 @@ pub async fn replace(
     array.accepts(&drive)?;
     let (status, new) = (array.status(), drive.name.clone());
     let works = status.members.get(role).is_some_and(|member| member.state != MemberState::Out);
+    let is_only = status.parities == 0;
+    ensure!(
+        !now || !is_only,
+        "the only drive of '{}' is copied, and not taken out first: leave out --now",
+        status.name
+    );
     if works && !now {
-        let advice = |error| anyhow!("{error}; --now takes the old drive out first and rebuilds it");
+        let advice = |error| match is_only {
+            true => anyhow!("{error}"),
+            false => anyhow!("{error}; --now takes the old drive out first and rebuilds it"),
+        };
         array.can_copy(role, &drive).map_err(advice)?;
         let replaced = array.replace(role, drive, progress).await.map_err(advise)?;
         if replaced == ReplaceOutcome::Attached {
             note(&format!("member {role} went out during the copy: {new} is rebuilt from the other members"));
+        } else if is_only {
+            let old = &status.members[role].drive;
+            note(&format!("{old} still holds a copy of '{}': zoneraid wipe {}", status.name, quoted(old)));
         }
         return Ok(replaced);
     }

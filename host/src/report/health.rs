@@ -148,6 +148,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
             let limit = array.error_limit;
             format!("every member is in sync, but {what}, and the limit is {limit}")
         }
+        None if array.parities == 0 => "the drive works; it is the only one: its loss loses all data".into(),
         None => format!("every member is in sync; any {} of them may be lost", number(array.parities)),
     }
 }

@@ -40,10 +40,13 @@ pub use volume::{
 };
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 
-/// RAID level as users type it and as JSON has it, for a number of parities. In sentences it is
+/// Level as users type it and as JSON has it, for a number of parities. In sentences it is
 /// [`level_name`](engine::format::superblock::level_name).
 pub fn level(parities: usize) -> String {
-    format!("raid{}", 4 + parities)
+    match parities {
+        0 => "single".into(),
+        _ => format!("raid{}", 4 + parities),
+    }
 }
 
 /// Advice for an array with too few active zones. Their number is limited because the records of all of them have to

@@ -26,7 +26,7 @@ pub(super) fn damage_fork(
     losses: &Losses,
     rng: &mut Rng,
 ) -> Result<(), Failure> {
-    let plain = world.members.len() > 1 && world.replacement_drive.is_none() && !world.maker.is_layered();
+    let plain = !world.scenario.is_bare() && world.replacement_drive.is_none() && !world.maker.is_layered();
     if !plain || !losses.suspects.is_empty() || !losses.offered || !rng.chance(1, 4) {
         return Ok(());
     }

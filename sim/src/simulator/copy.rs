@@ -2,10 +2,10 @@
 
 use super::world::{Failure, World};
 
-/// Whether copies of a world's drives can be assembled and written on their own: several members, none of them being
+/// Whether copies of a world's drives can be assembled and written on their own: an array, with no member being
 /// replaced, no drive of another array, and an array that notices other hosts.
 pub(super) fn can_live_on(world: &World<'_>) -> bool {
-    world.members.len() > 1
+    !world.scenario.is_bare()
         && world.replacement_drive.is_none()
         && world.foreign.is_empty()
         && world.maker.notices_others()

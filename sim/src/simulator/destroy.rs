@@ -131,8 +131,8 @@ fn judge_destroyed(world: &mut World<'_>, run_state: &mut RunState) -> Result<()
         }
     }
     let mut away: Vec<usize> = run_state.suspects.absent();
-    // Half of the members may be enough, even the old drives of replacements.
-    let are_halves = world.members.len() <= 2 * world.scenario.parities;
+    // Half of the members may be enough, even the old drives of replacements; of a single drive each one is.
+    let are_halves = world.members.len() <= 2 * world.scenario.parities.max(1);
     if are_halves {
         away.retain(|member| {
             world.replacement_drive.is_none_or(|replacement_drive| replacement_drive.member != *member)

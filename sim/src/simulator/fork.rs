@@ -83,7 +83,7 @@ fn strike_fork(
     losses: &Losses,
     rng: &mut Rng,
 ) -> Result<(), Failure> {
-    // A blow strikes one drive of a plain member.
+    // A blow strikes one drive of a plain member, and leaves others.
     if world.members.len() == 1 || world.replacement_drive.is_some() || world.maker.is_layered() {
         return Ok(());
     }
@@ -104,7 +104,7 @@ fn judge_fork(world: &mut World<'_>, lost: &[usize], suspects: &[usize]) -> Resu
     if let Some(replacement_drive) = &mut world.replacement_drive {
         replacement_drive.lost = world.rng.chance(1, 2);
     }
-    let plain = world.members.len() > 1 && world.replacement_drive.is_none();
+    let plain = !world.scenario.is_bare() && world.replacement_drive.is_none();
     if !lost.is_empty() && plain && world.rng.chance(1, 4) {
         return judge_held_back(world, lost, suspects);
     }
@@ -210,8 +210,8 @@ fn losses(world: &World<'_>, run_state: &RunState) -> Losses {
         !run_state.suspects.is_absent(*member) && !doubtful && !wear::is_damaged(world, run_state, *member)
     };
     let offered: Vec<usize> = suspects.iter().copied().filter(is_offered).collect();
-    if count == 1 {
-        // A single drive has no redundancy to test.
+    if world.scenario.is_bare() {
+        // A drive has no redundancy to test.
         return Losses { lost: vec![Vec::new()], offered: true, suspects, zrwa_lost, cache_lost };
     }
     let others = subsets(&others(count, &suspects), parities - suspects.len());

@@ -62,7 +62,7 @@ pub(super) fn claim(
     absent: Vec<usize>,
     suspects: &[usize],
 ) -> Result<Option<Claim>, Failure> {
-    let Some(status) = array_status(world).filter(|_| world.members.len() > 1) else { return Ok(None) };
+    let Some(status) = array_status(world).filter(|_| !world.scenario.is_bare()) else { return Ok(None) };
     let accused = status.members.iter().position(|member| member.errors.wrong > 0);
     if let Some(member) = accused.filter(|_| world.scenario.misfortune.silent == 0) {
         return Err(Failure(format!("member {member} has returned wrong blocks according to the status")));

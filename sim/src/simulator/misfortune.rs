@@ -38,7 +38,7 @@ pub(super) fn misfortune(world: &mut World<'_>, run_state: &mut RunState) {
         }
     }
     let m = &world.scenario.misfortune;
-    let power = if world.members.len() > 1 { m.power } else { 0 };
+    let power = if world.scenario.is_bare() { 0 } else { m.power };
     let rates = [
         m.write_fault,
         m.read_fault,
@@ -141,7 +141,7 @@ pub(super) fn lose_power_after_kill(world: &mut World<'_>, run_state: &mut RunSt
         for bay in 0..world.command_queue.count() {
             world.command_queue.power_cycle(bay, &mut world.rng, Cut { cache_lost, zrwa_lost: false });
         }
-    } else if world.members.len() > 1 {
+    } else if world.scenario.parities > 0 && !world.scenario.is_bare() {
         let victim = victim(world, run_state);
         let cut = draw_cut(world);
         lose_power(world, run_state, victim, cut);

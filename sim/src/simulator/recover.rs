@@ -39,7 +39,7 @@ pub(super) fn cut(world: &mut World<'_>, run_state: &mut RunState, strike: bool)
     };
     // A ZRWA that was just opened again is lost more often.
     let lose_new = run_state.reopening && end == End::PowerCut && world.rng.chance(1, 2);
-    if strike {
+    if strike && world.scenario.parities > 0 {
         zrwa_lost.extend(misfortune::strike_at_end(world, run_state, victim, end, lose_new));
         for _ in 1..world.scenario.parities {
             let victim = misfortune::victim(world, run_state);

@@ -112,7 +112,7 @@ pub(super) fn replace(world: &mut World<'_>, run_state: &mut RunState, member: u
         return Ok(());
     };
     let works = subject.members().get(member).is_some_and(|(state, _)| *state == MemberState::Active);
-    if !works || world.replacement_drive.is_some() || world.members.len() == 1 {
+    if !works || world.replacement_drive.is_some() || world.scenario.is_bare() {
         return Ok(());
     }
     let (command_queue, damaged) = (world.command_queue.clone(), &run_state.damaged);

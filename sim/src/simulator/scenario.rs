@@ -11,20 +11,26 @@ use emu::{
 use engine::{
     device::{Geometry, Zrwa},
     format::oob::SUMMED_OOB_BYTES,
-    raid::{geometry::MAX_MEMBERS, policy::Policy},
+    raid::{
+        geometry::{MAX_MEMBERS, MAX_PARITIES},
+        policy::Policy,
+    },
 };
 
-/// Possible numbers of parities of an array, and so of members that may be lost.
+/// Possible numbers of parities of an array with several members, and so of members that may be lost.
 pub const PARITIES: &[usize] = &[1, 2];
 
-/// The name of the RAID level with this number of parities.
+/// The name of the level with this number of parities.
 pub fn level(parities: usize) -> String {
-    format!("raid{}", 4 + parities)
+    match parities {
+        0 => "single".into(),
+        _ => format!("raid{}", 4 + parities),
+    }
 }
 
-/// The number of parities of the RAID level with this name, if there is one.
+/// The number of parities of the level with this name, if there is one.
 pub fn parities_of(name: &str) -> Option<usize> {
-    PARITIES.iter().copied().find(|parities| level(*parities) == name)
+    (0..=MAX_PARITIES).find(|parities| level(*parities) == name)
 }
 
 /// Relative rates of the kinds of operations.
@@ -126,6 +132,28 @@ pub struct Misfortune {
     pub destroy_percent: u64,
 }
 
+impl Misfortune {
+    /// Without faults of drives, which a single drive has no parity for.
+    fn without_faults(self) -> Misfortune {
+        Misfortune {
+            member_lost_percent: 0,
+            zrwa_lost_percent: 0,
+            fault_in_recovery_percent: 0,
+            stale_returns_percent: 0,
+            write_fault: 0,
+            read_fault: 0,
+            silence: 0,
+            vanish: 0,
+            dead_block: 0,
+            dead_zone: 0,
+            fail: 0,
+            command: 0,
+            power: 0,
+            ..self
+        }
+    }
+}
+
 /// Most forks of a life. A fork is judged as often as a dozen power cuts.
 const MOST_FORKS: u64 = 10;
 
@@ -185,11 +213,20 @@ impl Scenario {
         self.members.saturating_sub(self.parities).max(1) as u64
     }
 
+    /// Whether there is no array: a layer lies on a drive.
+    pub fn is_bare(&self) -> bool {
+        self.members <= self.parities
+    }
+
     /// Draws a scenario for the given policy and number of parities, or for any.
     pub fn draw(rng: &mut Rng, policy: Option<Policy>, parities: Option<usize>) -> Scenario {
         let drawn = draw_kind(rng);
         let (policy, parities) = (policy.unwrap_or(drawn.0), parities.unwrap_or(drawn.1));
-        let members = (draw_members(rng) + parities - 1).min(MAX_MEMBERS);
+        let members = draw_members(rng);
+        let (policy, members) = match parities {
+            0 => (Policy::Log, 1),
+            _ => (policy, (members + parities - 1).min(MAX_MEMBERS)),
+        };
         let chunk_blocks = if rng.chance(1, 8) { 16 << rng.below(2) } else { 2 << rng.below(3) };
         let small_zones = policy.uses_zrwa() && rng.chance(1, 5);
         let cramped = policy == Policy::Log && rng.chance(1, 2);
@@ -211,6 +248,9 @@ impl Scenario {
         drive.zones += aggregate * spare_zones;
         if spare_zones > 0 && misfortune.dead_zone > 0 {
             misfortune.dead_zone += spares.below(100);
+        }
+        if parities == 0 {
+            misfortune = misfortune.without_faults();
         }
         if cramped {
             // A member that cannot keep displaced blocks needs a repair, and may be the only such member.

@@ -264,7 +264,8 @@ fn used_drive(world: &mut World<'_>) -> Bay {
 
 /// A drive that is a member of another array that holds data.
 fn of_another_array(world: &mut World<'_>) -> Result<Bay, Failure> {
-    let members = OTHERS_DATA + world.scenario.parities;
+    let parities = world.scenario.parities;
+    let members = if parities == 0 { 1 } else { OTHERS_DATA + parities };
     let scenario = Scenario { members, forks: 0, ..world.scenario.clone() };
     let mut other = World::new(world.maker, scenario, world.rng.fork(), TraceMode::Off);
     step::set_in_order(&mut other);

@@ -301,6 +301,9 @@ fn full_parities(raid: &Raid, stripe: u64, live: u32, pieces: &[Buf]) -> Paritie
 
 /// Adds `data` of chunk `index` to the running parities; with `write`, returns copies of the results.
 fn run_parities(raid: &Raid, flow: &mut Flow, index: u64, offset: u64, data: &Buf, write: bool) -> Parities {
+    if raid.layout.parities == 0 {
+        return Parities::default();
+    }
     let range = offset as usize * BLOCK..offset as usize * BLOCK + data.len();
     let double = raid.layout.parities > 1;
     let power = index as usize;

@@ -5,7 +5,7 @@ mod run;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use engine::raid::{Consistency, policy::Policy};
+use engine::raid::{Consistency, geometry::MAX_PARITIES, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
 use mutants::Mutants;
 use run::Run;
@@ -53,7 +53,7 @@ struct Exhaustive {
     /// Only arrays of this policy: log, zrwa or inplace
     #[arg(long, value_name = "NAME", value_parser = parse_policy)]
     policy: Option<Policy>,
-    /// Only arrays of this level: raid5 or raid6
+    /// Only arrays of this level: raid5, raid6 or single
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
     /// Threads [default: one for each core]
@@ -87,7 +87,7 @@ fn parse_policy(name: &str) -> Result<Policy, String> {
 /// The number of parities of a RAID level.
 fn parse_level(name: &str) -> Result<usize, String> {
     parities_of(name).ok_or_else(|| {
-        let names: Vec<String> = PARITIES.iter().map(|parities| level(*parities)).collect();
+        let names: Vec<String> = (0..=MAX_PARITIES).map(level).collect();
         format!("there is no level of this name; there are {}", names.join(", "))
     })
 }
@@ -157,8 +157,8 @@ fn default_jobs() -> usize {
 
 impl Exhaustive {
     fn run(&self) -> anyhow::Result<bool> {
-        let levels = PARITIES.iter().filter(|parities| self.level.is_none_or(|level| level == **parities));
-        let mut cases: Vec<Case> = levels.flat_map(|parities| Case::all(*parities)).collect();
+        let levels = self.level.map_or(PARITIES.to_vec(), |parities| vec![parities]);
+        let mut cases: Vec<Case> = levels.iter().flat_map(|parities| Case::all(*parities)).collect();
         cases.retain(|case| self.policy.is_none_or(|policy| policy == case.policy));
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);

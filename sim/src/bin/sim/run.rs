@@ -53,7 +53,7 @@ pub struct Run {
     /// append)
     #[arg(long, value_name = "NAME", value_parser = parse_named)]
     policy: Option<NamedPolicy>,
-    /// Only arrays of this level: raid5 or raid6
+    /// Only arrays of this level: raid5, raid6, or single, which is not drawn without this option
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
     /// Print every event of the seed; only with one seed
