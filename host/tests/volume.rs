@@ -1,6 +1,9 @@
 //! Volumes from end to end: created, served to NBD clients without root, stopped, and refused with a clear message.
 
-use crate::support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody};
+use crate::{
+    json::check_schema,
+    support::{Place, Ran, Random, as_nobody, drive, fingerprint, nobody},
+};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -481,6 +484,34 @@ fn busy_nbd_clients_starve_no_client_or_signal() {
             }
         }
     });
+}
+
+/// A volume is enlarged while the array does not run, keeps its data, and takes data behind its former end.
+#[test]
+fn volume_is_enlarged_and_never_made_smaller() {
+    let place = with_volume();
+    let resize = |size: &str| place.run(&["volume", "resize", "drives", "--size", size]);
+    let (data, more) = (Random(6).bytes(1 << 20), Random(7).bytes(1 << 20));
+    let server = Server::of(&place, &[]);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(63 << 20, &data, true), 0);
+    assert!(client.write(100 << 20, &more, true) != 0);
+    resize("128M").fails_with(&["zoneraid stop"]);
+    drop(client);
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
+    resize("32M").fails_with(&["has 64 MiB, and cannot become smaller"]);
+    resize("15T").fails_with(&["not enlarged", "too small"]);
+    let resized = place.run(&["volume", "resize", "drives", "--size", "128M", "--json"]).ok().json();
+    check_schema(&resized, "volume-resize.json");
+    assert_eq!(resized["size_bytes"], 128 << 20);
+    resize("1G").ok();
+    let _server = Server::of(&place, &[]);
+    assert_eq!(place.json(&["status", "drives"])["volume"]["size_bytes"], 1 << 30);
+    let mut client = Client::ready(&place, false);
+    assert_eq!(client.write(100 << 20, &more, true), 0);
+    assert_eq!(client.read(63 << 20, 1 << 20), Ok(data));
+    assert_eq!(client.read(100 << 20, 1 << 20), Ok(more));
+    assert_eq!(client.read((1 << 30) - 4096, 4096), Ok(vec![0; 4096]));
 }
 
 #[test]

@@ -54,8 +54,12 @@ impl Scene {
 
     /// With a volume of `blocks` blocks.
     fn of(blocks: u64) -> Scene {
+        Scene::on(&geometry(), blocks)
+    }
+
+    fn on(shape: &Geometry, blocks: u64) -> Scene {
         let rig = Rig::new();
-        let drive = rig.drive(&geometry());
+        let drive = rig.drive(shape);
         let runtime = Runtime::new();
         let created = Volume::create(
             &runtime,
@@ -627,4 +631,62 @@ fn volume_torn_zone_is_filled_up_by_second_start() {
     let done = run(&scene.runtime, scene.drive.device.submit(report));
     assert_eq!(done.zones[0].state, ZoneState::Full);
     assert_eq!(scene.read(0), Ok(1));
+}
+
+/// A power cut at each moment of a growth over the end of a block of the directory: the volume has the former size or the
+/// new one, and its data.
+#[test]
+fn growth_interrupted_at_any_moment_keeps_volume_and_data() {
+    let (small, large) = (3000, PAGE * PAGE + 5 * PAGE);
+    let shape = Geometry { zone_size_blocks: 256, zone_capacity_blocks: 240, zones: 48, ..geometry() };
+    let mut sizes = BTreeSet::new();
+    for steps in 0.. {
+        let mut scene = Scene::on(&shape, small);
+        scene.write(7, 1);
+        scene.write(small - 1, 2);
+        scene.runtime.clear();
+        let (cut, device) = (scene.rig.hold_after(steps), scene.drive.device.clone());
+        scene.runtime.spawn(async move { _ = Volume::grow(device, large).await });
+        scene.runtime.run();
+        scene.restart().unwrap();
+        let blocks = scene.volume.blocks();
+        assert!([small, large].contains(&blocks), "{blocks} blocks after {steps} steps");
+        sizes.insert(blocks);
+        assert_eq!([7, small - 1, 8].map(|at| scene.read(at)), [Ok(1), Ok(2), Ok(0)], "after {steps} steps");
+        if blocks == large {
+            scene.write(large - 1, 3);
+            scene.restart().unwrap();
+            assert_eq!([small, large - 1].map(|at| scene.read(at)), [Ok(0), Ok(3)], "after {steps} steps");
+        }
+        if !cut.get() {
+            assert_eq!(blocks, large, "after {steps} steps");
+            break;
+        }
+    }
+    assert_eq!(sizes.len(), 2);
+}
+
+/// A growth that would leave garbage collection no zones, or make the volume smaller, is refused, and changes nothing.
+#[test]
+fn growth_without_room_for_map_is_refused() {
+    let mut scene = Scene::new();
+    scene.write(2999, 1);
+    let grow =
+        |scene: &Scene, blocks: u64| run(&scene.runtime, Volume::grow(scene.drive.device.clone(), blocks));
+    assert_eq!(grow(&scene, 2999), Err(VolumeError::Shrinks { have: 3000 }));
+    scene.restart().unwrap();
+    // As much data as fits; then each page more in the map takes zones that data is in.
+    let plan = VolumePlan::of(&geometry(), Some(3000), None).unwrap();
+    (0..plan.usable - plan.usable / 8)
+        .for_each(|at| _ = run(&scene.runtime, scene.volume.write(at, &block(4), false)));
+    scene.stop();
+    scene.restart().unwrap();
+    let sizes = (1..).map(|pages| 3000 + pages * 10 * PAGE);
+    let refused = sizes.map(|blocks| grow(&scene, blocks)).find(|grown| grown.is_err());
+    assert_eq!(refused, Some(Err(VolumeError::TooFullToGrow)));
+    scene.restart().unwrap();
+    assert_eq!([0, 2999].map(|at| scene.read(at)), [Ok(4), Ok(1)]);
+    // It is not stuck.
+    (0..2 * CAPACITY).for_each(|at| scene.write(at, 5));
+    assert_eq!(scene.read(0), Ok(5));
 }

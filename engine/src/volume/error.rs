@@ -77,6 +77,15 @@ pub enum VolumeError {
     /// Several losses of possibly acknowledged data.
     #[error("{}", sentences(.0))]
     Losses(Vec<VolumeError>),
+    /// A volume of `have` blocks cannot have `blocks` blocks.
+    #[error("the volume has {have} blocks of 4 KiB, and cannot become smaller")]
+    Shrinks { have: u64 },
+    #[error(
+        "the volume is too full for the map of a larger one: discard data first (fstrim), or choose a smaller size"
+    )]
+    TooFullToGrow,
+    #[error("a volume of several parts, as on devices of more than 16 TiB, cannot change its size yet")]
+    ManyShards,
     #[error("part {shard} of the volume, with zones {first_zone} and following of the device: {error}")]
     InShard { shard: usize, first_zone: u32, error: Box<VolumeError> },
 }

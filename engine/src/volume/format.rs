@@ -370,7 +370,7 @@ impl SectorSize {
     }
 }
 
-/// The identity of a volume, which never changes.
+/// The identity of a volume, which never changes, apart from its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeIdentity {
     pub uuid: [u8; 16],

@@ -74,6 +74,15 @@ impl Volume {
         shards::create(runtime, device, options).await
     }
 
+    /// Enlarges the volume on `device`, which is not open, to `blocks` blocks of 4 KiB; it is recovered first if it was
+    /// not stopped. If this is interrupted, it has the former or the new size.
+    ///
+    /// # Errors
+    /// When the volume is larger, has several shards, cannot be started, or has no room for the larger map.
+    pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), VolumeError> {
+        recover::grow(device, blocks).await
+    }
+
     /// Whether there is a volume of any format version on `device`, judged by its head zones (zones 0 and 1). Nothing
     /// is written. If the answer is [`Presence::Unknown`], nothing else may be written to the device either.
     ///

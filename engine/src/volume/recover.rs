@@ -212,6 +212,28 @@ pub async fn open(
     Ok(core)
 }
 
+/// As [`super::Volume::grow`]: writes a root that differs from the newest one in the size.
+pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), VolumeError> {
+    let found = find(device.clone()).await?;
+    if found.identity().zones != device.geometry().zones {
+        return Err(VolumeError::ManyShards);
+    }
+    let core = open(device.clone(), found, VolumeOptions::default()).await?;
+    let FoundVolume { mut root, .. } = find(device.clone()).await?;
+    if blocks < root.identity.blocks {
+        return Err(VolumeError::Shrinks { have: root.identity.blocks });
+    }
+    let plan = ShardPlan::of(device.geometry(), Some(blocks))?;
+    if !Space::new(plan, &root.zones, root.mapped, root.next_segment).can_be_collected() {
+        return Err(VolumeError::TooFullToGrow);
+    }
+    root.identity.blocks = blocks;
+    root.directory.resize(PagedMap::directory_blocks(blocks) as usize, 0);
+    root.generation += 1;
+    checkpoint::write_root(&core, &root).await?;
+    Ok(core.flush_device().await?)
+}
+
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
 async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let identity = root.identity.clone();

@@ -425,6 +425,12 @@ impl Space {
         self.free_zones().saturating_sub(self.plan.map_share.saturating_sub(self.map_zones))
     }
 
+    /// Whether garbage collection can work: it has zones to begin, besides those that are set aside for the map, and
+    /// will find obsolete blocks.
+    pub fn can_be_collected(&self) -> bool {
+        self.beside_map() >= FOR_COLLECTION && self.held <= self.usable() * GRAINS as u64
+    }
+
     /// Whether a free zone may be taken for this purpose.
     pub fn may_begin(&self, purpose: ZonePurpose) -> bool {
         match purpose {

@@ -367,6 +367,17 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
     },
+    /// Enlarge a volume
+    ///
+    /// The array must not run. Interrupted, the volume has its former size or the new one. It can be larger than the
+    /// array (overcommitted), and cannot become smaller.
+    Resize {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+        /// New size, a multiple of 4096 bytes
+        #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
+        size: u64,
+    },
     /// Change the compression of a volume, and its behaviour when it is full
     ///
     /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one.

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 51] = [
+const EXAMPLES: [(&str, &[&str]); 52] = [
     (
         "create",
         &[
@@ -32,6 +32,7 @@ const EXAMPLES: [(&str, &[&str]); 51] = [
             "zoneraid volume create tank --size 8T --compression zstd --unit 16K",
         ],
     ),
+    ("volume resize", &["zoneraid volume resize tank --size 96G"]),
     (
         "volume set",
         &[

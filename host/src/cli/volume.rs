@@ -40,6 +40,14 @@ struct VolumeCreateOutput {
     sector_bytes: u32,
 }
 
+#[derive(Serialize)]
+struct VolumeResizeOutput {
+    array: String,
+    size_bytes: u64,
+    /// Capacity without compression.
+    usable_bytes: u64,
+}
+
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
         Verb::Create { array, size, compression, unit, sector_size } => {
@@ -50,6 +58,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
                 VolumeCreateOptions { uuid, blocks: size, sector: sector_size, codec, unit, shards: None },
             )
         }
+        Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
             let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full };
@@ -192,6 +201,49 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     Ok(HEALTHY)
 }
 
+/// Enlarges the volume to `blocks` blocks of 4 KiB.
+fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
+    ensure!(
+        find_running(name)?.is_none(),
+        "'{name}' runs, and its volume can only be enlarged when it does not: stop it first with zoneraid stop {}",
+        quoted(&name.to_string())
+    );
+    let (session, below) = namespace::session(name)?;
+    let called = namespace::name_of(&session, below.as_ref());
+    let again = quoted(&name.to_string());
+    interrupt::explain(move || {
+        format!("the volume has its former size or the new one: zoneraid volume resize {again} --size SIZE")
+    });
+    let device = session.device.clone();
+    let resized = session.wait(async {
+        if !is_there(Volume::is_on(device.clone()).await?, "a volume", &called, &session.array.status())? {
+            bail!(no_volume(&called));
+        }
+        match Volume::grow(device.clone(), blocks).await {
+            Err(VolumeError::Shrinks { have }) => {
+                bail!("the volume on '{called}' has {}, and cannot become smaller", show(bytes(have)))
+            }
+            Err(error @ (VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_))) => {
+                Err(error).with_context(|| format!("the volume on '{called}' is not enlarged"))?
+            }
+            grown => grown.map_err(|error| no_start(&called, error))?,
+        }
+        let plan = VolumePlan::of(device.geometry(), Some(blocks), None)?;
+        let (size_bytes, usable_bytes) = (bytes(blocks), bytes(plan.usable.min(blocks)));
+        Ok(VolumeResizeOutput { array: called.clone(), size_bytes, usable_bytes })
+    })??;
+    output.print(&resized, |resized| {
+        let VolumeResizeOutput { array, size_bytes, usable_bytes } = resized;
+        let thin = match usable_bytes < size_bytes {
+            true => format!(", of which {} may be used at once", show(*usable_bytes)),
+            false => String::new(),
+        };
+        let size = show(*size_bytes);
+        format!("the volume on '{array}' has {size} now{thin}; enlarge its file system as well\n")
+    })?;
+    Ok(HEALTHY)
+}
+
 /// Refuses commands for zones if the array, or the namespace `below`, carries a volume, which owns them.
 pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&NamespaceName>) -> Result<()> {
     let called = namespace::name_of(session, below);
@@ -235,6 +287,8 @@ mod tests {
         };
         assert_eq!(crate::process::output::undescribed(&created, "volume-create.json"), [""; 0]);
         let compression = Compression(Some(Codec::Lz4));
+        let resized = VolumeResizeOutput { array: "tank".into(), size_bytes: 0, usable_bytes: 0 };
+        assert_eq!(crate::process::output::undescribed(&resized, "volume-resize.json"), [""; 0]);
         let when_full = WhenFull(60);
         let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096, lent_bytes: 0, when_full };
         assert_eq!(crate::process::output::undescribed(&set, "volume-set.json"), [""; 0]);

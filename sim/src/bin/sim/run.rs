@@ -401,6 +401,7 @@ impl Run {
                 ("collected_zones", counts.collected_zones),
                 ("checkpoints", counts.checkpoints),
                 ("discarded_blocks", counts.discarded),
+                ("growths", counts.growths),
                 ("refused_writes", counts.refusals),
             ]
         })

@@ -55,6 +55,7 @@ impl LayerModel for VolumeModel {
         counts.collected_zones += other.collected_zones;
         counts.checkpoints += other.checkpoints;
         counts.discarded += other.discarded;
+        counts.growths += other.growths;
         counts.refusals += other.refusals;
     }
 
@@ -123,7 +124,8 @@ impl LayerModel for VolumeModel {
         }
         let (runtime, over) = (world.runtime.clone(), world.life.over);
         let tails = (world.left.clone(), world.model.tails.clone());
-        world.start(bring_up(runtime, over, world.drives(), world.model.scenario.behaviour, tails))
+        let behaviour = (world.model.scenario.behaviour, lifecycle::draw_growth(world));
+        world.start(bring_up(runtime, over, world.drives(), behaviour, tails))
     }
 
     fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Result<bool, Failure> {

@@ -38,6 +38,8 @@ pub struct VolumeCounts {
     pub collected_zones: u64,
     pub checkpoints: u64,
     pub discarded: u64,
+    /// Enlargements.
+    pub growths: u64,
     /// Writes refused because the volume was full.
     pub refusals: u64,
 }

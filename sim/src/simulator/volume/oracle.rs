@@ -68,6 +68,12 @@ impl VolumeOracle {
         VolumeOracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
     }
 
+    /// Adds blocks that were never written, up to `blocks`.
+    pub fn grow(&mut self, blocks: u64) {
+        let more = VolumeOracle::new(blocks.saturating_sub(self.blocks()));
+        self.blocks.extend(more.blocks);
+    }
+
     pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }

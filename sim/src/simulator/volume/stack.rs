@@ -6,7 +6,7 @@ use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{self, Volume, VolumeOptions, VolumePlan},
+    volume::{self, Volume, VolumeError, VolumeOptions, VolumePlan},
     zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
@@ -84,13 +84,13 @@ pub(super) async fn create(
     Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())
 }
 
-/// Opens the volume on these drives. `left` are the tails of a killed process; those of the new one are recorded in
-/// `tails`.
+/// Opens the volume on these drives, after maybe enlarging it to `size` blocks. `left` are the tails of a killed process;
+/// those of the new one are recorded in `tails`.
 pub(super) async fn bring_up(
     runtime: Runtime,
     over: DeviceBelow,
     drives: Vec<Drive>,
-    behaviour: VolumeOptions,
+    (behaviour, size): (VolumeOptions, Option<u64>),
     (left, tails): (Option<Tails>, Rc<RefCell<Tails>>),
 ) -> Result<Volume, String> {
     let device = match over {
@@ -106,5 +106,17 @@ pub(super) async fn bring_up(
             Rc::new(RecordingArray { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };
-    Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())
+    let grown = match size {
+        Some(size) => match Volume::grow(device.clone(), size).await {
+            Ok(()) => true,
+            Err(VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_)) => false,
+            Err(error) => return Err(format!("not enlarged: {error}")),
+        },
+        None => false,
+    };
+    let volume = Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())?;
+    match size.filter(|size| grown && *size != volume.blocks()) {
+        Some(size) => Err(format!("{} blocks after growth to {size}", volume.blocks())),
+        None => Ok(volume),
+    }
 }
