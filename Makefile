@@ -1,5 +1,5 @@
-# `make demo`: demonstrates power cuts and losses of drives. On two cores a fresh clone takes two to three minutes,
-# mostly for the build. It needs only Rust (https://rustup.rs) and a C linker.
+# `make demo`: demonstrates power cuts and losses of drives. On two cores a fresh clone takes six to ten minutes, nearly
+# all of them for the build. It needs only Rust (https://rustup.rs) and a C linker.
 # `make test`: all CI jobs except `make msrv`, in a good hour on two cores. The guest tests need some
 # programs of the distribution, which this installs.
 

@@ -335,7 +335,7 @@ impl Scenario {
         let (done, on_the_way) = (show(acknowledged), show(submitted - acknowledged));
         self.say(
             "power cut",
-            &format!("{done} acknowledged, {on_the_way} in flight in {in_flight} drive commands"),
+            &format!("{done} acknowledged, {on_the_way} in flight in {}", drive_commands(in_flight)),
         )?;
         Ok((acknowledged, in_flight))
     }
@@ -385,7 +385,7 @@ impl Scenario {
         drop(array);
         if !is_rebuilt {
             let (in_flight, rebuilt) = (self.cut_power()?, show(done_bytes));
-            self.say("power cut", &format!("{rebuilt} rebuilt, {in_flight} drive commands in flight"))?;
+            self.say("power cut", &format!("{rebuilt} rebuilt, {} in flight", drive_commands(in_flight)))?;
             (done_bytes, _) = self.rebuild_until(&self.assemble()?, None)?;
         }
         self.report.rebuilt_bytes = done_bytes;
@@ -481,6 +481,11 @@ impl Scenario {
         self.report.entries_changed = compared.changed.len() as u64;
         self.say("lost again", &format!("drive {second}; everything read back and unpacked without it"))
     }
+}
+
+/// A number of drive commands in a sentence.
+fn drive_commands(count: u64) -> String {
+    if count == 1 { "1 drive command".into() } else { format!("{count} drive commands") }
 }
 
 /// `again` is the rest of the command line that repeats this run, behind the seed.
