@@ -27,7 +27,7 @@ fn scene(checksums: bool) -> Scene {
 }
 
 /// Blocks that are written to each zone in the end.
-const ENDS: [u64; 5] = [9, 2 * CHUNK + 1, 240, 0, 3];
+const ENDS: [u64; 6] = [9, 2 * CHUNK + 1, 240, 0, 3, 240];
 
 /// Writes, resets and finishes: each kind of record is followed by others.
 fn use_zones(scene: &Scene) {
@@ -37,7 +37,12 @@ fn use_zones(scene: &Scene) {
     scene.write(1, 0, ENDS[1]);
     scene.submit(finish(1));
     scene.write(2, 0, ENDS[2]);
-    scene.write(4, 0, ENDS[4]);
+    for (zone, before) in [(4, 2), (5, 7)] {
+        scene.write(zone, 0, before);
+        scene.submit(finish(zone));
+        scene.submit(reset(zone));
+        scene.write(zone, 0, ENDS[zone as usize]);
+    }
     scene.write(3, 0, 5);
     scene.submit(reset(3));
 }
@@ -171,4 +176,60 @@ fn damaged_metadata_of_single_drive_never_loses_data_silently() {
         }
     }
     assert!(refused > 0 && offline > 0 && fine > 0, "{refused} refused, {offline} offline, {fine} fine");
+}
+
+/// A block that the old drive cannot read, or a zone that it cannot write any more: what is not copied stays on the old
+/// drive, which stays the member.
+#[test]
+fn single_drive_is_not_replaced_by_part_of_its_data() {
+    for is_stuck in [false, true] {
+        let mut scene = scene(true);
+        use_zones(&scene);
+        let zone = ZoneIndex(META_ZONES);
+        match is_stuck {
+            true => {
+                scene.damage(0, Fault::ReadOnly(zone));
+                let end = Lba(scene.array.geometry().start(ZoneIndex(0)).0 + ENDS[0]);
+                assert!(scene.refused(Command::write(end, Buf::zeroed(BLOCK), true)));
+            }
+            false => scene.damage(0, Fault::Unreadable(Lba(scene.shape.start(zone).0 + 1))),
+        }
+        let lost = u64::from(!is_stuck);
+        assert_eq!(check_known(&scene, "struck"), lost);
+        let new = scene.rig.drive(&scene.shape);
+        let replaced = run(&scene.runtime, scene.array.replace(0, new, &|_| ()));
+        assert!(replaced.as_ref().is_err_and(|why| why.to_string().contains("nowhere else")), "{replaced:?}");
+        assert_eq!(check_known(&scene, "not replaced"), lost, "stuck: {is_stuck}");
+        scene.stop();
+        scene.assemble(None);
+        assert_eq!(check_known(&scene, "started again"), lost, "stuck: {is_stuck}");
+    }
+}
+
+/// Zones that can only be read are read after a start, and the array works, however many there are.
+#[test]
+fn read_only_zones_of_single_drive_stay_readable() {
+    for checksums in [false, true] {
+        let mut scene = scene(checksums);
+        use_zones(&scene);
+        scene.cut(|_| false);
+        for zone in [0, 2, 5] {
+            scene.damage(0, Fault::ReadOnly(ZoneIndex(META_ZONES + zone)));
+        }
+        for about in ["started", "started again"] {
+            scene.assemble(None);
+            assert_eq!(check_known(&scene, about), 0);
+            scene.stop();
+        }
+    }
+    let shape = Geometry { zones: 40, max_open: 0, max_active: 0, ..shape() };
+    let scene = Scene::with_members(1, single(false), shape);
+    for zone in 0..20 {
+        scene.write(zone, 0, 2);
+        scene.damage(0, Fault::Offline(ZoneIndex(META_ZONES + zone)));
+        let end = Lba(scene.array.geometry().start(ZoneIndex(zone)).0 + 2);
+        assert!(scene.refused(Command::write(end, Buf::zeroed(BLOCK), true)));
+    }
+    scene.write(30, 0, 5);
+    scene.check(30, 5);
 }

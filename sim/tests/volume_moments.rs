@@ -690,3 +690,20 @@ fn growth_without_room_for_map_is_refused() {
     (0..2 * CAPACITY).for_each(|at| scene.write(at, 5));
     assert_eq!(scene.read(0), Ok(5));
 }
+
+/// The root of a growth is the newest one wherever it lies in the head, also at the start of the other zone.
+#[test]
+fn root_of_grown_volume_is_found_anywhere_in_head() {
+    let mut ends = BTreeSet::new();
+    for stops in 0..2 * CAPACITY {
+        let mut scene = Scene::new();
+        scene.write(0, 1);
+        (0..stops).for_each(|_| scene.stop());
+        scene.runtime.clear();
+        run(&scene.runtime, Volume::grow(scene.drive.device.clone(), 3000 + PAGE)).unwrap();
+        scene.restart().unwrap();
+        assert_eq!((scene.volume.blocks(), scene.read(0)), (3000 + PAGE, Ok(1)), "after {stops} stops");
+        ends.insert((0..HEAD).map(|zone| scene.rig.written(0, ZoneIndex(zone))).max());
+    }
+    assert!(ends.len() > CAPACITY as usize / 4, "{ends:?}");
+}

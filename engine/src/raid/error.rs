@@ -440,6 +440,11 @@ pub enum ReplaceFailure {
     /// A part could not be copied, and another member lacks its own.
     #[error("zone {zone} could not be copied ({why}), and another member lacks its part of it, too")]
     LeftOut { zone: u32, why: NoPart },
+    /// A part of a single drive could not be copied.
+    #[error(
+        "zone {zone} could not be copied ({why}), and its data is nowhere else: the old drive stays the member"
+    )]
+    Alone { zone: u32, why: NoPart },
     /// The new drive had become the member, and went out.
     #[error("{0}")]
     Out(Note),

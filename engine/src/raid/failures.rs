@@ -173,11 +173,11 @@ pub fn can_spare(raid: &Raid, member: usize) -> bool {
         && raid.zone_records.records().iter().all(|zone| raid.members.are_enough(others & !zone.lost))
 }
 
-/// Whether all other members are active and lack no part of any zone.
+/// Whether all other members are active, lack no part of any zone, and are enough.
 fn others_are_whole(raid: &Raid, member: usize) -> bool {
     let others = raid.members.active() & !(1 << member);
     let lacking = raid.zone_records.records().iter().any(|zone| zone.lost & others != 0);
-    others.count_ones() as usize + 1 == raid.members.count() && !lacking
+    others.count_ones() as usize + 1 == raid.members.count() && raid.members.are_enough(others) && !lacking
 }
 
 /// Takes a member out, and has that logged.

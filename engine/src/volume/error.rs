@@ -81,7 +81,8 @@ pub enum VolumeError {
     #[error("the volume has {have} blocks of 4 KiB, and cannot become smaller")]
     Shrinks { have: u64 },
     #[error(
-        "the volume is too full for the map of a larger one: discard data first (fstrim), or choose a smaller size"
+        "too few zones are free for the larger map, or too much is written for the reserve of a volume that is larger \
+         than its space: choose a smaller size, or discard data first (fstrim)"
     )]
     TooFullToGrow,
     #[error("a volume of several parts, as on devices of more than 16 TiB, cannot change its size yet")]

@@ -215,14 +215,15 @@ pub async fn open(
 /// As [`super::Volume::grow`]: writes a root that differs from the newest one in the size.
 pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), VolumeError> {
     let found = find(device.clone()).await?;
-    if found.identity().zones != device.geometry().zones {
+    let (have, zones) = (found.identity().blocks, found.identity().zones);
+    if blocks < have {
+        return Err(VolumeError::Shrinks { have });
+    }
+    if zones < device.geometry().zones {
         return Err(VolumeError::ManyShards);
     }
     let core = open(device.clone(), found, VolumeOptions::default()).await?;
     let FoundVolume { mut root, .. } = find(device.clone()).await?;
-    if blocks < root.identity.blocks {
-        return Err(VolumeError::Shrinks { have: root.identity.blocks });
-    }
     let plan = ShardPlan::of(device.geometry(), Some(blocks))?;
     if !Space::new(plan, &root.zones, root.mapped, root.next_segment).can_be_collected() {
         return Err(VolumeError::TooFullToGrow);

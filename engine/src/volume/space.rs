@@ -425,10 +425,10 @@ impl Space {
         self.free_zones().saturating_sub(self.plan.map_share.saturating_sub(self.map_zones))
     }
 
-    /// Whether garbage collection can work: it has zones to begin, besides those that are set aside for the map, and
-    /// will find obsolete blocks.
+    /// Whether garbage collection can work, as it has zones to begin besides those that are set aside for the map, and
+    /// new blocks have room.
     pub fn can_be_collected(&self) -> bool {
-        self.beside_map() >= FOR_COLLECTION && self.held <= self.usable() * GRAINS as u64
+        self.beside_map() >= FOR_COLLECTION && self.held <= self.usable_for_new() * GRAINS as u64
     }
 
     /// Whether a free zone may be taken for this purpose.

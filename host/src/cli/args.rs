@@ -369,8 +369,8 @@ pub enum VolumeCommand {
     },
     /// Enlarge a volume
     ///
-    /// The array must not run. Interrupted, the volume has its former size or the new one. It can be larger than the
-    /// array (overcommitted), and cannot become smaller.
+    /// The array must not run. If the command is interrupted, the volume has its former size or the new one. A volume
+    /// can be larger than its array (overcommitted), and cannot become smaller.
     Resize {
         /// Name, UUID or path of the array
         array: ArrayName,
@@ -548,7 +548,7 @@ pub enum Level {
     Raid5,
     /// Two members' worth of parity: any two members may be lost; 4 members or more
     Raid6,
-    /// One drive without parity: its loss loses all data
+    /// One drive without parity: if it is lost, all data is lost
     Single,
 }
 

@@ -150,7 +150,7 @@ pub fn create(output: Output, options: Create) -> Result<u8> {
         ));
     }
     if create.parities == 0 {
-        output.note("there is one drive and no parity: its loss loses all data");
+        output.note("there is no parity: if the drive is lost, all data is lost");
     }
     if 2 * create.parities >= drives.len() {
         output.note(TWO_HALVES);

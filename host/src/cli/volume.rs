@@ -212,7 +212,10 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
     let called = namespace::name_of(&session, below.as_ref());
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
-        format!("the volume has its former size or the new one: zoneraid volume resize {again} --size SIZE")
+        format!(
+            "the volume has its former size or the new one: run the same command again, zoneraid volume resize {again} --size \
+             SIZE"
+        )
     });
     let device = session.device.clone();
     let resized = session.wait(async {

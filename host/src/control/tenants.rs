@@ -93,7 +93,7 @@ impl Tenants {
         let (found, zones) = (self.find(name)?, self.zones_for(blocks)?);
         ensure!(
             Volume::is_on(Rc::new(found.clone())).await? == Presence::No,
-            "'{}/{name}' carries or may carry a volume, which cannot be resized: copy it to a volume on \
+            "'{}/{name}' carries or may carry a volume, which uses these zones: copy it to a volume on \
              another namespace",
             self.array
         );

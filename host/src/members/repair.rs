@@ -120,7 +120,12 @@ pub async fn replace(
     let is_only = status.parities == 0;
     ensure!(
         !now || !is_only,
-        "the only drive of '{}' is copied, and not taken out first: leave out --now",
+        "the only drive of '{}' has to stay in use while it is copied: repeat the command without --now",
+        status.name
+    );
+    ensure!(
+        works || !is_only,
+        "the only drive of '{}' is out, and holds all data: connect it again, or restore the data to a new array",
         status.name
     );
     if works && !now {

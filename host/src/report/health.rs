@@ -41,9 +41,11 @@ fn lacks(array: &ArrayStatus, role: usize) -> String {
     format!("member {role} has {zones} to rebuild{worn}")
 }
 
-/// Clause about the consequences of further losses; `may_be_lost` members can be lost without loss of data.
-fn stake(may_be_lost: usize) -> String {
+/// Clause about the consequences of further losses; `may_be_lost` members can be lost without loss of data. Empty for a
+/// single drive.
+fn stake(parities: usize, may_be_lost: usize) -> String {
     match may_be_lost {
+        0 if parities == 0 => String::new(),
         0 => ", but losing another member would lose it".into(),
         count => format!(", and {} may be lost", more_members(count)),
     }
@@ -81,8 +83,11 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
         let (outs, lacks) = (out.iter().map(|r| is_out(array, *r)), lacking.iter().map(|r| lacks(array, *r)));
         in_a_row(&outs.chain(lacks).collect::<Vec<_>>())
     };
-    let stake = || stake(health.may_be_lost);
+    let stake = || stake(array.parities, health.may_be_lost);
     match health.cause {
+        Some(Cause::ArrayFailed) if array.parities == 0 => {
+            format!("{}; nothing can be read or written", members())
+        }
         Some(Cause::ArrayFailed) => "too many members are out; nothing can be read or written".into(),
         Some(Cause::ZonesOffline) => {
             let (zones, are) = (so_many_zones(array.offline.len()), is_or_are(array.offline.len()));
@@ -148,7 +153,7 @@ pub fn sentence(array: &ArrayStatus, health: &Health) -> String {
             let limit = array.error_limit;
             format!("every member is in sync, but {what}, and the limit is {limit}")
         }
-        None if array.parities == 0 => "the drive works; it is the only one: its loss loses all data".into(),
+        None if array.parities == 0 => "the drive works; if it is lost, all data is lost".into(),
         None => format!("every member is in sync; any {} of them may be lost", number(array.parities)),
     }
 }

@@ -307,7 +307,7 @@ async fn hand_over(
     Err(ReplaceFailure::Out(note))
 }
 
-/// Refuses to leave out a zone that another member lacks as well.
+/// Refuses to leave out a zone that another member lacks as well, or any zone if there is no other member.
 fn check_left_out(
     raid: &Raid,
     member: usize,
@@ -317,6 +317,9 @@ fn check_left_out(
         let parts = raid.live(ZoneIndex(zone));
         parts & (1 << member) != 0 && parts.count_ones() as usize != raid.members.count()
     };
+    if let Some((zone, why)) = left_out.first_key_value().filter(|_| raid.layout.parities == 0) {
+        return Err(ReplaceFailure::Alone { zone: *zone, why: *why });
+    }
     match left_out.iter().find(|(zone, _)| lacking(**zone)) {
         Some((zone, why)) => Err(ReplaceFailure::LeftOut { zone: *zone, why: *why }),
         None => Ok(()),

@@ -274,6 +274,11 @@ pub enum Refusal {
     )]
     Log { member: usize },
     #[error(
+        "log blocks of member {member} that may hold a later reset of the zone are unreadable or damaged, and no other \
+         present member has a copy"
+    )]
+    Record { member: usize },
+    #[error(
         "the write pointer of member {member} is at block {wp_blocks}, too far ahead of a tail of {tail_blocks} blocks"
     )]
     Ahead { member: usize, wp_blocks: u64, tail_blocks: u64 },
@@ -308,6 +313,7 @@ impl Refusal {
             | Refusal::Contradiction
             | Refusal::Lacking { .. }
             | Refusal::Log { .. }
+            | Refusal::Record { .. }
             | Refusal::PromiseLost { .. }
             | Refusal::ReadOnly => false,
         }

@@ -104,8 +104,8 @@ async fn judge_as_found(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict,
             view.record.lost |= 1 << member;
         }
     }
+    check_records(raid, view)?;
     if view.record.resetting {
-        check_reset(raid, view)?;
         return Ok(Verdict::Reset);
     }
     check_ended(raid, view)?;
@@ -121,15 +121,21 @@ pub fn log_lacks_records(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
     })
 }
 
-/// Refuses to complete a reset if the record of its end may have been in unreadable parts of all logs: the zone may have
-/// been written since.
-fn check_reset(raid: &Raid, view: &ZoneView<'_>) -> Result<(), Refusal> {
+/// Refuses to complete a reset or a finish if later records may have been in unreadable parts of all logs: the zone may
+/// have been reset, and written, since. The end of a full zone without parity is not needed, and is forgotten.
+fn check_records(raid: &Raid, view: &mut ZoneView<'_>) -> Result<(), Refusal> {
+    let is_pending = view.record.resetting || view.record.finished.is_some();
     let is_empty = view.present().all(|(_, info)| info.state == ZoneState::Empty || is_worn(info.state));
     let lack = view.present().all(|(member, _)| log_lacks_records(raid, view.zone, member));
-    match view.present().next() {
-        Some((member, _)) if lack && !is_empty => Err(Refusal::Log { member }),
-        _ => Ok(()),
+    let Some((member, _)) = view.present().next().filter(|_| is_pending && lack && !is_empty) else {
+        return Ok(());
+    };
+    let is_full = view.present().all(|(_, info)| info.state == ZoneState::Full);
+    match raid.layout.parities == 0 && is_full && !view.record.resetting {
+        true => view.record.finished = None,
+        false => return Err(Refusal::Record { member }),
     }
+    Ok(())
 }
 
 /// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,

@@ -79,12 +79,13 @@ async fn count_read_only(raid: &Raid, view: &mut ZoneView<'_>) {
     let (are_full, are_empty) = (are(ZoneState::Full), are(ZoneState::Empty));
     // The write pointer of a read-only aggregate, or of a zone written by appends in groups, is not exact.
     let is_exact = superblock.group_blocks <= 1 && superblock.aggregate <= 1;
+    let may_be_full = are_full || superblock.parities == 0 && is_exact;
     let counted: Vec<(usize, ZoneInfo)> = trusted()
         .filter(|(_, info)| info.state == ZoneState::ReadOnly)
         .filter_map(|(member, info)| {
             let state = match info.wp_blocks {
                 UNKNOWN_WP => return None,
-                wp_blocks if wp_blocks >= used_blocks => are_full.then_some(ZoneState::Full)?,
+                wp_blocks if wp_blocks >= used_blocks => may_be_full.then_some(ZoneState::Full)?,
                 0 if are_empty => ZoneState::Empty,
                 _ if is_exact => ZoneState::Closed,
                 _ => return None,
