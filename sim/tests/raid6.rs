@@ -741,10 +741,8 @@ fn raid6_create_refuses_impossible_arrays() {
             let why = refused(members, &shape, two_parities(policy));
             assert!(why.contains(&format!("RAID-6 takes 4 to 32 drives, not {members}")), "{why}");
         }
-        for parities in [0, 3] {
-            let why = refused(6, &shape, CreateOptions { parities, ..two_parities(policy) });
-            assert!(why.contains("parities"), "{why}");
-        }
+        let why = refused(6, &shape, CreateOptions { parities: 3, ..two_parities(policy) });
+        assert!(why.contains("parities"), "{why}");
     }
     // A ZRWA of two chunks is enough for one parity, and for two with the policies `inplace` and `log`.
     let zrwa = Some(Zrwa { size_blocks: 2 * CHUNK, granularity_blocks: 1, max_zones: 8 });
