@@ -4,7 +4,7 @@
 use crate::{
     json::check_schema,
     support::{Place, Random, drive},
-    volume::{Client, Server, emulate},
+    volume::{Server, emulate, is_right, serve_filled},
 };
 use emu::ssd::{ImageMedia, Ssd};
 use engine::{buf::BLOCK, zone::Lba};
@@ -22,30 +22,19 @@ fn served(data: &[u8], checksums: &str) -> (Place, Server) {
     let members: Vec<String> = (0..5).map(|number| drive("drives", number)).collect();
     let create = ["create", "tank", "--checksums", checksums];
     place.run(&create.into_iter().chain(members.iter().map(String::as_str)).collect::<Vec<_>>()).ok();
-    place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    for (at, piece) in (0..).step_by(1 << 20).zip(data.chunks(1 << 20)) {
-        assert_eq!(client.write(at, piece, true), 0);
-    }
+    let server = serve_filled(&place, data);
     (place, server)
 }
 
-fn is_right(place: &Place, data: &[u8]) -> bool {
-    let mut client = Client::ready(place, false);
-    let mut pieces = (0..).step_by(1 << 20).zip(data.chunks(1 << 20));
-    pieces.all(|(at, piece)| client.read(at, piece.len() as u32) == Ok(piece.to_vec()))
-}
-
 /// Zones of the array that are full.
-fn full_zones(place: &Place) -> Vec<u64> {
+pub fn full_zones(place: &Place) -> Vec<u64> {
     let report = place.json(&["zone", "report", "drives"]);
     let zones = report["zones"].as_array().unwrap().iter();
     zones.filter(|zone| zone["condition"] == "full").map(|zone| zone["zone"].as_u64().unwrap()).collect()
 }
 
 /// Block `at` of the part of a zone of the array on a drive.
-fn block(zone: u64, at: u64) -> String {
+pub fn block(zone: u64, at: u64) -> String {
     ((zone + 2) * ZONE + at).to_string()
 }
 

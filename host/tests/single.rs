@@ -2,29 +2,19 @@
 
 use crate::{
     json::check_schema,
+    scrub::{block, full_zones},
     support::{Place, Random, drive},
-    volume::{Client, Server, emulate},
+    volume::{Server, emulate, is_right, serve_filled},
 };
 
-/// A served volume of 64 MiB on drive 0, with a spare drive 1.
+/// A served volume with `data` at its start on drive 0, and drive 1, which is blank.
 fn served(data: &[u8]) -> (Place, Server) {
     let place = Place::new();
     emulate(&place, 2);
     let created = place.run(&["create", "solo", "--level", "single", &drive("drives", 0)]).ok();
     assert!(created.stderr.contains("if the drive is lost"), "{}", created.stderr);
-    place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
-    let server = Server::of(&place, &[]);
-    let mut client = Client::ready(&place, false);
-    for (at, piece) in (0..).step_by(1 << 20).zip(data.chunks(1 << 20)) {
-        assert_eq!(client.write(at, piece, true), 0);
-    }
+    let server = serve_filled(&place, data);
     (place, server)
-}
-
-fn is_right(place: &Place, data: &[u8]) -> bool {
-    let mut client = Client::ready(place, false);
-    let mut pieces = (0..).step_by(1 << 20).zip(data.chunks(1 << 20));
-    pieces.all(|(at, piece)| client.read(at, piece.len() as u32) == Ok(piece.to_vec()))
 }
 
 #[test]
@@ -47,16 +37,13 @@ fn single_drive_is_copied_and_never_taken_out() {
     assert!(is_right(&place, &data));
 }
 
-/// A flipped bit is not returned, and what was lost with it is listed.
+/// A read of a block with a flipped bit fails, a scrub counts the block as unrecoverable, and `status` has its range.
 #[test]
 fn wrong_block_of_single_drive_is_lost_and_listed() {
     let data = Random(8).bytes(20 << 20);
     let (place, _server) = served(&data);
-    // The sixth block of the third zone of the drive, which is the first one of the volume with data.
-    let zones = place.json(&["zone", "report", "drives"]);
-    let used = zones["zones"].as_array().unwrap().iter().find(|zone| zone["condition"] == "full").unwrap();
-    let at = (used["zone"].as_u64().unwrap() + 2) * 1024 + 5;
-    place.run(&["emulate", "fault", &drive("drives", 0), "flip", &at.to_string()]).ok();
+    let zone = *full_zones(&place).first().expect("a full zone");
+    place.run(&["emulate", "fault", &drive("drives", 0), "flip", &block(zone, 5)]).ok();
     let scrubbed = place.json(&["scrub", "start", "drives", "--wait"]);
     assert_eq!((&scrubbed["repaired_bytes"], &scrubbed["unrecoverable_bytes"]), (&0.into(), &4096.into()));
     let status = place.run(&["status", "drives", "--json"]);

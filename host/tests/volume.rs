@@ -33,6 +33,24 @@ pub fn emulate(place: &Place, count: usize) {
         .ok();
 }
 
+/// Creates a volume of 64 MiB on the array in `drives`, serves it, and writes `data` to its start.
+pub fn serve_filled(place: &Place, data: &[u8]) -> Server {
+    place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
+    let server = Server::of(place, &[]);
+    let mut client = Client::ready(place, false);
+    for (at, piece) in (0..).step_by(1 << 20).zip(data.chunks(1 << 20)) {
+        assert_eq!(client.write(at, piece, true), 0);
+    }
+    server
+}
+
+/// Whether the served volume begins with `data`, and all of it can be read.
+pub fn is_right(place: &Place, data: &[u8]) -> bool {
+    let mut client = Client::ready(place, false);
+    let mut pieces = (0..).step_by(1 << 20).zip(data.chunks(1 << 20));
+    pieces.all(|(at, piece)| client.read(at, piece.len() as u32) == Ok(piece.to_vec()))
+}
+
 /// A server that has reported that it is ready.
 pub struct Server {
     pub process: Child,

@@ -675,7 +675,7 @@ fn growth_without_room_for_map_is_refused() {
         |scene: &Scene, blocks: u64| run(&scene.runtime, Volume::grow(scene.drive.device.clone(), blocks));
     assert_eq!(grow(&scene, 2999), Err(VolumeError::Shrinks { have: 3000 }));
     scene.restart().unwrap();
-    // As much data as fits; then each page more in the map takes zones that data is in.
+    // The volume is nearly full. Each size has ten more pages in its map than the one before.
     let plan = VolumePlan::of(&geometry(), Some(3000), None).unwrap();
     (0..plan.usable - plan.usable / 8)
         .for_each(|at| _ = run(&scene.runtime, scene.volume.write(at, &block(4), false)));
@@ -686,7 +686,7 @@ fn growth_without_room_for_map_is_refused() {
     assert_eq!(refused, Some(Err(VolumeError::TooFullToGrow)));
     scene.restart().unwrap();
     assert_eq!([0, 2999].map(|at| scene.read(at)), [Ok(4), Ok(1)]);
-    // It is not stuck.
+    // Garbage collection works.
     (0..2 * CAPACITY).for_each(|at| scene.write(at, 5));
     assert_eq!(scene.read(0), Ok(5));
 }

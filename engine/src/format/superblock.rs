@@ -75,7 +75,15 @@ pub fn members_of(parities: usize) -> RangeInclusive<u64> {
     }
 }
 
-/// Name of the RAID level with this number of parities.
+/// Level with this number of parities, as users type it and as JSON has it.
+pub fn level(parities: usize) -> String {
+    match parities {
+        0 => "single".into(),
+        _ => format!("raid{}", 4 + parities),
+    }
+}
+
+/// Name of the level with this number of parities, in sentences.
 pub fn level_name(parities: usize) -> String {
     match parities {
         0 => "single".into(),

@@ -273,10 +273,11 @@ fn draft(
     let geometries = || drives.iter().map(|drive| drive.device.geometry());
     let have_room = geometries().all(|geometry| geometry.oob_bytes as usize >= SUMMED_OOB_BYTES);
     let in_blocks = options.checksums && options.group_blocks == 0 && !have_room;
-    let policy = match options.group_blocks {
-        0 if options.parities > 0 => options.policy.unwrap_or_else(|| Policy::best_for(geometries())),
-        0 => options.policy.unwrap_or(Policy::Log),
-        _ => Policy::Log,
+    let policy = match options.policy {
+        _ if options.group_blocks > 0 => Policy::Log,
+        Some(policy) => policy,
+        None if options.parities == 0 => Policy::Log,
+        None => Policy::best_for(geometries()),
     };
     let aggregate = aggregate_for(policy, options.parities, options.chunk_blocks, geometries());
     let uuid = |member: usize| member_uuid(Uuid(options.uuid), member, 1);

@@ -77,7 +77,7 @@ pub enum VolumeError {
     /// Several losses of possibly acknowledged data.
     #[error("{}", sentences(.0))]
     Losses(Vec<VolumeError>),
-    /// A volume of `have` blocks cannot have `blocks` blocks.
+    /// A volume of `have` blocks cannot have fewer.
     #[error("the volume has {have} blocks of 4 KiB, and cannot become smaller")]
     Shrinks { have: u64 },
     #[error(

@@ -222,9 +222,9 @@ pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), Volume
     if zones < device.geometry().zones {
         return Err(VolumeError::ManyShards);
     }
+    let plan = ShardPlan::of(device.geometry(), Some(blocks))?;
     let core = open(device.clone(), found, VolumeOptions::default()).await?;
     let FoundVolume { mut root, .. } = find(device.clone()).await?;
-    let plan = ShardPlan::of(device.geometry(), Some(blocks))?;
     if !Space::new(plan, &root.zones, root.mapped, root.next_segment).can_be_collected() {
         return Err(VolumeError::TooFullToGrow);
     }

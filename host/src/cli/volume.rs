@@ -168,10 +168,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
         sector_bytes: options.sector as u32,
     };
     output.print(&created, |created| {
-        let thin = match created.usable_bytes < created.size_bytes {
-            true => format!(", of which {} may be used at once", show(created.usable_bytes)),
-            false => String::new(),
-        };
+        let thin = at_once(created.usable_bytes, created.size_bytes);
         let thin = match created.compression.0 {
             Some(_) if !thin.is_empty() => format!("{thin}, or more if it compresses"),
             _ => thin,
@@ -237,14 +234,18 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
     })??;
     output.print(&resized, |resized| {
         let VolumeResizeOutput { array, size_bytes, usable_bytes } = resized;
-        let thin = match usable_bytes < size_bytes {
-            true => format!(", of which {} may be used at once", show(*usable_bytes)),
-            false => String::new(),
-        };
-        let size = show(*size_bytes);
+        let (size, thin) = (show(*size_bytes), at_once(*usable_bytes, *size_bytes));
         format!("the volume on '{array}' has {size} now{thin}; enlarge its file system as well\n")
     })?;
     Ok(HEALTHY)
+}
+
+/// Clause about the part of a volume that may be used at once; empty if that is all of it.
+fn at_once(usable_bytes: u64, size_bytes: u64) -> String {
+    match usable_bytes < size_bytes {
+        true => format!(", of which {} may be used at once", show(usable_bytes)),
+        false => String::new(),
+    }
 }
 
 /// Refuses commands for zones if the array, or the namespace `below`, carries a volume, which owns them.

@@ -31,6 +31,7 @@ use indicatif::HumanDuration;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
+pub use engine::format::superblock::level;
 pub use events::EventReport;
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
 pub use presence::{hidden, is_there};
@@ -39,15 +40,6 @@ pub use volume::{
     no_start, no_volume,
 };
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
-
-/// Level as users type it and as JSON has it, for a number of parities. In sentences it is
-/// [`level_name`](engine::format::superblock::level_name).
-pub fn level(parities: usize) -> String {
-    match parities {
-        0 => "single".into(),
-        _ => format!("raid{}", 4 + parities),
-    }
-}
 
 /// Advice for an array with too few active zones. Their number is limited because the records of all of them have to
 /// fit into a metadata zone.

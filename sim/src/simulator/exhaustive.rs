@@ -134,9 +134,6 @@ impl Case {
     /// The cases that `sim exhaustive` tries on arrays with this many parities. Each parity adds a member, so that
     /// stripes have as many data chunks, and room for its slots.
     pub fn all(parities: usize) -> Vec<Case> {
-        if parities == 0 {
-            return Vec::new();
-        }
         use Step::{Finish, Flush, Rebuild, Replace, Reset, Wear};
         let fua = |blocks| Step::Write { blocks, fua: true };
         let write = |blocks| Step::Write { blocks, fua: false };

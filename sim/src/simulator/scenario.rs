@@ -17,16 +17,10 @@ use engine::{
     },
 };
 
+pub use engine::format::superblock::level;
+
 /// Possible numbers of parities of an array with several members, and so of members that may be lost.
 pub const PARITIES: &[usize] = &[1, 2];
-
-/// The name of the level with this number of parities.
-pub fn level(parities: usize) -> String {
-    match parities {
-        0 => "single".into(),
-        _ => format!("raid{}", 4 + parities),
-    }
-}
 
 /// The number of parities of the level with this name, if there is one.
 pub fn parities_of(name: &str) -> Option<usize> {

@@ -124,18 +124,25 @@ pub fn log_lacks_records(raid: &Raid, zone: ZoneIndex, member: usize) -> bool {
 /// Refuses to complete a reset or a finish if later records may have been in unreadable parts of all logs: the zone may
 /// have been reset, and written, since. The end of a full zone without parity is not needed, and is forgotten.
 fn check_records(raid: &Raid, view: &mut ZoneView<'_>) -> Result<(), Refusal> {
+    let all_are = |is: fn(ZoneState) -> bool| view.present().all(|(_, info)| is(info.state));
     let is_pending = view.record.resetting || view.record.finished.is_some();
-    let is_empty = view.present().all(|(_, info)| info.state == ZoneState::Empty || is_worn(info.state));
-    let lack = view.present().all(|(member, _)| log_lacks_records(raid, view.zone, member));
-    let Some((member, _)) = view.present().next().filter(|_| is_pending && lack && !is_empty) else {
+    if !is_pending || all_are(|state| state == ZoneState::Empty || is_worn(state)) {
         return Ok(());
-    };
-    let is_full = view.present().all(|(_, info)| info.state == ZoneState::Full);
-    match raid.layout.parities == 0 && is_full && !view.record.resetting {
-        true => view.record.finished = None,
-        false => return Err(Refusal::Record { member }),
     }
+    let Some(member) = without_records(raid, view) else { return Ok(()) };
+    if raid.layout.parities > 0 || view.record.resetting || !all_are(|state| state == ZoneState::Full) {
+        return Err(Refusal::Record { member });
+    }
+    view.record.finished = None;
     Ok(())
+}
+
+/// The first present member, if the logs of all present members have unreadable parts that may have held records of
+/// the zone.
+pub fn without_records(raid: &Raid, view: &ZoneView<'_>) -> Option<usize> {
+    let mut members = view.present().map(|(member, _)| member);
+    let first = view.present().next().map(|(member, _)| member);
+    first.filter(|_| members.all(|member| log_lacks_records(raid, view.zone, member)))
 }
 
 /// Write pointers (blocks) of the trusted members, by role, where they are reliable: zones with a ZRWA, full zones,

@@ -3,7 +3,7 @@
 mod mutants;
 mod run;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use engine::raid::{Consistency, geometry::MAX_PARITIES, policy::Policy};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -53,7 +53,7 @@ struct Exhaustive {
     /// Only arrays of this policy: log, zrwa or inplace
     #[arg(long, value_name = "NAME", value_parser = parse_policy)]
     policy: Option<Policy>,
-    /// Only arrays of this level: raid5, raid6 or single
+    /// Only arrays of this level: raid5 or raid6
     #[arg(long, value_name = "NAME", value_parser = parse_level)]
     level: Option<usize>,
     /// Threads [default: one for each core]
@@ -157,9 +157,12 @@ fn default_jobs() -> usize {
 
 impl Exhaustive {
     fn run(&self) -> anyhow::Result<bool> {
-        let levels = self.level.map_or(PARITIES.to_vec(), |parities| vec![parities]);
-        let mut cases: Vec<Case> = levels.iter().flat_map(|parities| Case::all(*parities)).collect();
+        let levels = PARITIES.iter().filter(|parities| self.level.is_none_or(|level| level == **parities));
+        let mut cases: Vec<Case> = levels.flat_map(|parities| Case::all(*parities)).collect();
         cases.retain(|case| self.policy.is_none_or(|policy| policy == case.policy));
+        if cases.is_empty() {
+            bail!("there are no cases of this level");
+        }
         let progress = Progress::new(cases.len() as u64);
         let jobs = self.jobs.unwrap_or_else(default_jobs);
         let show = |done: usize, known: usize| progress.show(done as u64, known as u64);

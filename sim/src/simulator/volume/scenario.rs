@@ -51,7 +51,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
     let over = over.unwrap_or(drawn);
     let single = over == DeviceBelow::Drive;
     let parities = if let DeviceBelow::Array { parities, .. } = over { parities } else { 0 };
-    let members = if single || parities == 0 { 1 } else { parities + 2 + rng.below(2) as usize };
+    let members = if parities == 0 { 1 } else { parities + 2 + rng.below(2) as usize };
     let chunk_blocks = 2 << rng.below(2);
     let stripe = chunk_blocks * (members - parities) as u64;
     let zone_size_blocks = (24 + rng.below(50)).next_multiple_of(stripe);

@@ -139,10 +139,7 @@ pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verd
 /// Refuses a zone that has no generation record, if the record may have been in unreadable parts of the logs, or if
 /// a member holds data of the zone's epoch.
 async fn check_unrecorded(raid: &Raid, view: &ZoneView<'_>, wps: &[Option<u64>]) -> Result<(), Refusal> {
-    let members = || (0..wps.len()).filter(|m| view.info[*m].is_some());
-    if members().all(|m| judge::log_lacks_records(raid, view.zone, m))
-        && let Some(member) = members().next()
-    {
+    if let Some(member) = judge::without_records(raid, view) {
         return Err(Refusal::Log { member });
     }
     for (member, wp) in wps.iter().enumerate() {
