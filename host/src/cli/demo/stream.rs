@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use engine::{
     array::Array,
     buf::{BLOCK, Buf},
-    device::{Command, Completion, ZonedDevice},
+    device::{Command, Completion, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -79,6 +79,15 @@ impl DemoArray<'_> {
         let (zone, inside) = (offset / self.zone_bytes(), offset % self.zone_bytes());
         let start = self.array.geometry().start(ZoneIndex(zone as u32));
         (Lba(start.0 + inside / BLOCK as u64), self.zone_bytes() - inside)
+    }
+
+    /// Resets the zones behind the one that holds byte `end` of the stream, or begins with it.
+    pub fn reset_behind(&self, end: u64) -> Result<()> {
+        for zone in (end / self.zone_bytes()) as u32 + 1..self.array.geometry().zones {
+            let zones = Zones::One(ZoneIndex(zone));
+            self.wait(self.array.submit(Command::Reset { zones }))?.result?;
+        }
+        Ok(())
     }
 
     /// Bytes of the stream below the write pointers.
