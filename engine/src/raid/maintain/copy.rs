@@ -426,6 +426,7 @@ async fn read_old_singly(
     let count = blocks.end - blocks.start;
     let (mut data, mut oob) = (Vec::new(), Vec::new());
     let mut unwritten = Vec::new();
+    let complete_rows = raid.tail(zone) / raid.layout.stripe_blocks();
     for at in blocks.clone() {
         if let Some(found) = relocated::get(raid, zone, copy.seat.member, at) {
             let (block, marks) = marked(raid, zone, at, found, copy);
@@ -436,7 +437,10 @@ async fn read_old_singly(
         let done = read_old(raid, zone, at..at + 1, copy).await;
         let (block, marks) = match check_old(raid, zone, at, &done, copy) {
             Ok(()) => (done.data, done.oob),
-            Err(DeviceError::Status(Status::DeallocatedBlock)) => {
+            // In a complete stripe, it was lost.
+            Err(DeviceError::Status(Status::DeallocatedBlock))
+                if at / raid.layout.chunk_blocks >= complete_rows =>
+            {
                 unwritten.push(at - blocks.start);
                 (Buf::zeroed(BLOCK), zeroed_oob(raid, 1, copy))
             }

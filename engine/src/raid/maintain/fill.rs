@@ -183,8 +183,8 @@ async fn own_or_decoded(
         let own = read(at..at + 1).await;
         let found = match own.result {
             Ok(()) if !bad_blocks.contains(&at) => Some(own.data),
-            // The rest of the last row was never written.
-            Err(DeviceError::Status(Status::DeallocatedBlock)) => continue,
+            // The rest of the last row was never written. Any other block without data was lost.
+            Err(_) if stripe::is_behind_end(raid, zone, member, at) => continue,
             _ => decode_block(raid, zone, member, at).await?,
         };
         part::check_stop(raid, member)?;
