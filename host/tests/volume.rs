@@ -504,7 +504,8 @@ fn busy_nbd_clients_starve_no_client_or_signal() {
     });
 }
 
-/// A volume is enlarged while the array does not run, keeps its data, and takes data behind its former end.
+/// A volume is enlarged while it is served and while its array does not run, keeps its data, and takes data behind its
+/// former end.
 #[test]
 fn volume_is_enlarged_and_never_made_smaller() {
     let place = with_volume();
@@ -514,10 +515,16 @@ fn volume_is_enlarged_and_never_made_smaller() {
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(63 << 20, &data, true), 0);
     assert!(client.write(100 << 20, &more, true) != 0);
-    resize("128M").fails_with(&["zoneraid stop"]);
-    drop(client);
-    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
-    resize("32M").fails_with(&["has 64 MiB, and cannot become smaller"]);
+    // While the volume is served.
+    let text = resize("96M").ok().text();
+    assert!(text.contains("96 MiB now") && text.contains("connect again"), "{text}");
+    resize("64M").fails_with(&["has 96 MiB, and cannot become smaller"]);
+    let mut again = Client::ready(&place, false);
+    assert_eq!(again.write(95 << 20, &more, true), 0);
+    assert_eq!(client.read(63 << 20, 1 << 20), Ok(data.clone()));
+    drop((client, again));
+    assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    resize("32M").fails_with(&["has 96 MiB, and cannot become smaller"]);
     resize("15T").fails_with(&["not enlarged", "too small"]);
     let resized = place.run(&["volume", "resize", "drives", "--size", "128M", "--json"]).ok().json();
     check_schema(&resized, "volume-resize.json");
@@ -528,7 +535,7 @@ fn volume_is_enlarged_and_never_made_smaller() {
     let mut client = Client::ready(&place, false);
     assert_eq!(client.write(100 << 20, &more, true), 0);
     assert_eq!(client.read(63 << 20, 1 << 20), Ok(data));
-    assert_eq!(client.read(100 << 20, 1 << 20), Ok(more));
+    assert_eq!([95, 100].map(|at| client.read(at << 20, 1 << 20)), [Ok(more.clone()), Ok(more)]);
     assert_eq!(client.read((1 << 30) - 4096, 4096), Ok(vec![0; 4096]));
 }
 

@@ -644,16 +644,20 @@ fn growth_interrupted_at_any_moment_keeps_volume_and_data() {
         let mut scene = Scene::on(&shape, small);
         scene.write(7, 1);
         scene.write(small - 1, 2);
-        scene.runtime.clear();
-        let (cut, device) = (scene.rig.hold_after(steps), scene.drive.device.clone());
-        scene.runtime.spawn(async move { _ = Volume::grow(device, large).await });
+        let (cut, volume) = (scene.rig.hold_after(steps), scene.volume.clone());
+        let growing = volume.clone();
+        scene.runtime.spawn(async move { _ = growing.grow(large).await });
+        // Of a write beyond the end nothing is done before the volume is larger.
+        scene.runtime.spawn(async move { _ = volume.write(large - 1, &block(4), true).await });
         scene.runtime.run();
+        let before = scene.volume.blocks();
         scene.restart().unwrap();
         let blocks = scene.volume.blocks();
-        assert!([small, large].contains(&blocks), "{blocks} blocks after {steps} steps");
+        assert!([small, large].contains(&blocks) && blocks >= before, "{blocks} blocks after {steps} steps");
         sizes.insert(blocks);
         assert_eq!([7, small - 1, 8].map(|at| scene.read(at)), [Ok(1), Ok(2), Ok(0)], "after {steps} steps");
         if blocks == large {
+            assert_eq!(scene.read(large - 1), Ok(0), "after {steps} steps");
             scene.write(large - 1, 3);
             scene.restart().unwrap();
             assert_eq!([small, large - 1].map(|at| scene.read(at)), [Ok(0), Ok(3)], "after {steps} steps");
@@ -671,10 +675,8 @@ fn growth_interrupted_at_any_moment_keeps_volume_and_data() {
 fn growth_without_room_for_map_is_refused() {
     let mut scene = Scene::new();
     scene.write(2999, 1);
-    let grow =
-        |scene: &Scene, blocks: u64| run(&scene.runtime, Volume::grow(scene.drive.device.clone(), blocks));
+    let grow = |scene: &Scene, blocks: u64| run(&scene.runtime, scene.volume.grow(blocks));
     assert_eq!(grow(&scene, 2999), Err(VolumeError::Shrinks { have: 3000 }));
-    scene.restart().unwrap();
     // The volume is nearly full. Each size has ten more pages in its map than the one before.
     let plan = VolumePlan::of(&geometry(), Some(3000), None).unwrap();
     (0..plan.usable - plan.usable / 8)
@@ -684,7 +686,9 @@ fn growth_without_room_for_map_is_refused() {
     let sizes = (1..).map(|pages| 3000 + pages * 10 * PAGE);
     let refused = sizes.map(|blocks| grow(&scene, blocks)).find(|grown| grown.is_err());
     assert_eq!(refused, Some(Err(VolumeError::TooFullToGrow)));
+    let size = scene.volume.blocks();
     scene.restart().unwrap();
+    assert_eq!(scene.volume.blocks(), size);
     assert_eq!([0, 2999].map(|at| scene.read(at)), [Ok(4), Ok(1)]);
     // Garbage collection works.
     (0..2 * CAPACITY).for_each(|at| scene.write(at, 5));
@@ -699,8 +703,7 @@ fn root_of_grown_volume_is_found_anywhere_in_head() {
         let mut scene = Scene::new();
         scene.write(0, 1);
         (0..stops).for_each(|_| scene.stop());
-        scene.runtime.clear();
-        run(&scene.runtime, Volume::grow(scene.drive.device.clone(), 3000 + PAGE)).unwrap();
+        run(&scene.runtime, scene.volume.grow(3000 + PAGE)).unwrap();
         scene.restart().unwrap();
         assert_eq!((scene.volume.blocks(), scene.read(0)), (3000 + PAGE, Ok(1)), "after {stops} stops");
         ends.insert((0..HEAD).map(|zone| scene.rig.written(0, ZoneIndex(zone))).max());

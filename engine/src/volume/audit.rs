@@ -36,10 +36,10 @@ async fn compare(core: &VolumeCore) -> Result<(), String> {
     let zones = core.identity.zones as usize;
     let (mut live, mut mapped) = (vec![0; zones], 0);
     let mut block = 0;
-    while block < core.identity.blocks {
+    while block < core.blocks.get() {
         give_way().await;
         let page = (block / FANOUT) as u32;
-        let end = core.identity.blocks.min((block / FANOUT + 1) * FANOUT);
+        let end = core.blocks.get().min((block / FANOUT + 1) * FANOUT);
         core.hold(page, Need::Pressing).await.map_err(|error| format!("page {page} of the map: {error}"))?;
         let mut state = core.state.borrow_mut();
         for block in block..end {

@@ -11,7 +11,9 @@ use crate::{
     volume::{
         address::{self, Address},
         core::{MOST_LOADS, Need, VolumeCore, VolumeState, deactivate_zone},
-        format::{CutRecord, FANOUT, Kind, Root, Seal, ZoneUse, payload_mut, put_addresses, seal},
+        format::{
+            CutRecord, FANOUT, Kind, Root, Seal, VolumeIdentity, ZoneUse, payload_mut, put_addresses, seal,
+        },
         scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
         stream::{MAP, Ticket},
@@ -182,7 +184,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
     let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
     assert_eq!(used, None, "the end of a zone that is to be freed");
     let root = Root {
-        identity: core.identity.clone(),
+        identity: VolumeIdentity { blocks: state.blocks, ..core.identity.clone() },
         generation: state.generation,
         next_number: state.next_number,
         next_segment: state.space.next_segment,

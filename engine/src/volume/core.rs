@@ -37,7 +37,10 @@ const MOST_BEHIND_CUT: u64 = 4;
 /// A running volume: its device, its state, and the gates at which its tasks wait.
 pub struct VolumeCore {
     pub device: Rc<dyn ZonedDevice>,
+    /// Its number of blocks is that of the start: [`VolumeCore::blocks`] is the present one.
     pub identity: VolumeIdentity,
+    /// Logical blocks that requests may use: not more than in the newest root.
+    pub blocks: Cell<u64>,
     /// [`VolumeIdentity::mark`], part of every group header and sealed block.
     pub mark: u64,
     pub options: VolumeOptions,
@@ -78,6 +81,8 @@ pub struct VolumeCore {
 
 /// Mutable state of a running volume.
 pub struct VolumeState {
+    /// Logical blocks of the next root.
+    pub blocks: u64,
     pub map: PagedMap,
     pub space: Space,
     pub streams: [Stream; 3],
@@ -436,6 +441,7 @@ impl VolumeCore {
         let unit = unit.min(space.plan().unit);
         space.lend_reserve();
         let state = VolumeState {
+            blocks: identity.blocks,
             map,
             space,
             streams: Default::default(),
@@ -471,6 +477,7 @@ impl VolumeCore {
         };
         VolumeCore {
             device,
+            blocks: Cell::new(identity.blocks),
             mark: identity.mark(),
             identity,
             options,
@@ -787,7 +794,7 @@ impl VolumeCore {
         let state = self.state.borrow();
         let plan = state.space.plan();
         VolumeStatus {
-            blocks: self.identity.blocks,
+            blocks: self.blocks.get(),
             sector: self.identity.sector,
             usable: state.space.usable_for_new(),
             reserve: plan.reserve,

@@ -230,7 +230,7 @@ async fn move_groups(
 
 /// Whether the volume has this logical block.
 fn has(core: &VolumeCore, block: u32) -> bool {
-    (block as u64) < core.identity.blocks
+    (block as u64) < core.blocks.get()
 }
 
 /// Whether a block of an entry may be at `place`: the map says so, or its page is not in memory.

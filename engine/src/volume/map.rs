@@ -111,6 +111,19 @@ impl PagedMap {
         }
     }
 
+    /// Adds unmapped blocks, up to `blocks`; `most` pages may be in memory then.
+    pub fn grow(&mut self, blocks: u64, most: usize) {
+        let pages = PagedMap::pages(blocks) as usize;
+        assert!(
+            pages >= self.directory.len(),
+            "a map of {} pages does not shrink to {pages}",
+            self.directory.len()
+        );
+        self.directory.resize(pages, 0);
+        self.slots_by_page.resize(pages, 0);
+        self.most = self.most.max(most);
+    }
+
     /// Pages of a map of `blocks` blocks.
     pub fn pages(blocks: u64) -> u64 {
         blocks.div_ceil(FANOUT)

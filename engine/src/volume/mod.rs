@@ -13,6 +13,7 @@ mod core;
 mod error;
 mod format;
 mod gc;
+mod grow;
 mod map;
 mod options;
 mod piece;
@@ -72,15 +73,6 @@ impl Volume {
         options: VolumeCreateOptions,
     ) -> Result<(), VolumeError> {
         shards::create(runtime, device, options).await
-    }
-
-    /// Enlarges the volume on `device`, which is not open, to `blocks` blocks of 4 KiB; it is recovered first if it was
-    /// not stopped. If this is interrupted, it has the former or the new size.
-    ///
-    /// # Errors
-    /// When the volume is larger, has several shards, cannot be started, or has no room for the larger map.
-    pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), VolumeError> {
-        recover::grow(device, blocks).await
     }
 
     /// Whether there is a volume of any format version on `device`, judged by its head zones (zones 0 and 1). Nothing
@@ -151,7 +143,7 @@ impl Volume {
 
     /// Number of logical blocks of 4 KiB.
     pub fn blocks(&self) -> u64 {
-        self.0.map.blocks()
+        self.0.cores.iter().map(|core| core.blocks.get()).sum()
     }
 
     /// Size of a sector: the smallest write that users may make.
@@ -256,6 +248,18 @@ impl Volume {
             (state.codec, state.unit) = (codec, unit.min(state.space.plan().unit));
         }
         self.checkpoint().await
+    }
+
+    /// Enlarges the volume to `blocks` blocks, while it is used. If this is interrupted, a start finds the former or the
+    /// new size.
+    ///
+    /// # Errors
+    /// When the volume is larger, has several shards, or has no room for the larger map; those of the device.
+    pub async fn grow(&self, blocks: u64) -> Result<(), VolumeError> {
+        match &self.0.cores[..] {
+            [core] => grow::grow(core, blocks).await,
+            _ => Err(VolumeError::ManyShards),
+        }
     }
 
     /// Sets for how many seconds a write waits for room; with 0 it fails at once. The server of the volume waits, since

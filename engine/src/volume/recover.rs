@@ -212,29 +212,6 @@ pub async fn open(
     Ok(core)
 }
 
-/// As [`super::Volume::grow`]: writes a root that differs from the newest one in the size.
-pub async fn grow(device: Rc<dyn ZonedDevice>, blocks: u64) -> Result<(), VolumeError> {
-    let found = find(device.clone()).await?;
-    let (have, zones) = (found.identity().blocks, found.identity().zones);
-    if blocks < have {
-        return Err(VolumeError::Shrinks { have });
-    }
-    if zones < device.geometry().zones {
-        return Err(VolumeError::ManyShards);
-    }
-    let plan = ShardPlan::of(device.geometry(), Some(blocks))?;
-    let core = open(device.clone(), found, VolumeOptions::default()).await?;
-    let FoundVolume { mut root, .. } = find(device.clone()).await?;
-    if !Space::new(plan, &root.zones, root.mapped, root.next_segment).can_be_collected() {
-        return Err(VolumeError::TooFullToGrow);
-    }
-    root.identity.blocks = blocks;
-    root.directory.resize(PagedMap::directory_blocks(blocks) as usize, 0);
-    root.generation += 1;
-    checkpoint::write_root(&core, &root).await?;
-    Ok(core.flush_device().await?)
-}
-
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
 async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
@@ -384,7 +361,7 @@ fn resume(core: &VolumeCore, scan: &DeviceScan, root: &Root, walked: &[ZoneWalk]
 /// # Errors
 /// Those of the device; an entry for a block that the volume does not have.
 async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeError> {
-    let (blocks, mut lost) = (core.identity.blocks, BTreeSet::<u32>::new());
+    let (blocks, mut lost) = (core.blocks.get(), BTreeSet::<u32>::new());
     let found = std::mem::take(&mut seen.found);
     for (index, FoundEntry { block, kind, place, .. }) in found.iter().enumerate() {
         // The volume may be in a namespace while others are served.

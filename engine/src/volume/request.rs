@@ -109,7 +109,7 @@ impl RequestGroups {
 fn check_range(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), DeviceError> {
     if blocks == 0 {
         Err(Status::InvalidField.into())
-    } else if at.checked_add(blocks).is_none_or(|end| end > core.identity.blocks) {
+    } else if at.checked_add(blocks).is_none_or(|end| end > core.blocks.get()) {
         Err(Status::LbaOutOfRange.into())
     } else {
         Ok(())

@@ -267,6 +267,17 @@ impl Space {
         space
     }
 
+    /// Takes the layout of a larger volume on the same device; `false` if garbage collection could not work then.
+    pub fn grow(&mut self, plan: ShardPlan) -> bool {
+        let former = std::mem::replace(&mut self.plan, plan);
+        let can_be = self.can_be_collected();
+        match can_be {
+            true => self.lent = self.lent.min(self.plan.reserve),
+            false => self.plan = former,
+        }
+        can_be
+    }
+
     pub fn plan(&self) -> &ShardPlan {
         &self.plan
     }

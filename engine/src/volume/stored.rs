@@ -48,7 +48,7 @@ async fn in_pages(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> Stored
         let first = page as u64 * FANOUT;
         match state.map.is_here(page) {
             true => stored.may_be_more = true,
-            false => stored.blocks.extend(first..core.identity.blocks.min(first + FANOUT)),
+            false => stored.blocks.extend(first..core.blocks.get().min(first + FANOUT)),
         }
     }
     stored.may_be_more |= state.directory.iter().any(|place| is_there(&state, *place));
@@ -88,7 +88,7 @@ async fn add_group(
         let offset = address::block(place) - start;
         let piece = offset..offset + address::blocks(place);
         let is_in_range = ranges.iter().any(|range| piece.start < range.end && range.start < piece.end);
-        if !is_in_range || entry.block as u64 >= core.identity.blocks {
+        if !is_in_range || entry.block as u64 >= core.blocks.get() {
             continue;
         }
         match core.hold((entry.block as u64 / FANOUT) as u32, Need::Read).await {

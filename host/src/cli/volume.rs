@@ -6,7 +6,7 @@ use crate::{
         name::{ArrayName, NamespaceName},
         protocol::{Request, VolumeChange},
     },
-    members::{FoundArray, Session, find_running},
+    members::{Session, find_running},
     process::{
         output::{HEALTHY, Output, new_uuid, quoted, uuid},
         size::{bytes, show},
@@ -61,7 +61,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
-            let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full };
+            let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full, blocks: None };
             let set = set(output, &array, change)?;
             output.print(&set, |set| set_text(set, change))?;
             Ok(HEALTHY)
@@ -71,7 +71,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 
 /// The changed settings in words.
 fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
-    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full } = set;
+    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, .. } = set;
     let mut text = String::new();
     if change.compression.is_some() || change.unit_bytes.is_some() {
         text += &match compression.0 {
@@ -105,8 +105,8 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeS
             if let Some(mut client) = find_running(name)? {
                 return ask(output, &mut client, &Request::SetVolume(change));
             }
-            let session = FoundArray::by_name(name)?.assemble()?;
-            let called = session.array.status().name;
+            let (session, below) = namespace::session(name)?;
+            let called = namespace::name_of(&session, below.as_ref());
             (session, called)
         }
     };
@@ -198,15 +198,8 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     Ok(HEALTHY)
 }
 
-/// Enlarges the volume to `blocks` blocks of 4 KiB.
+/// Enlarges the volume to `blocks` blocks of 4 KiB, by the daemon if one runs the array.
 fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
-    ensure!(
-        find_running(name)?.is_none(),
-        "'{name}' runs, and its volume can only be enlarged when it does not: stop it first with zoneraid stop {}",
-        quoted(&name.to_string())
-    );
-    let (session, below) = namespace::session(name)?;
-    let called = namespace::name_of(&session, below.as_ref());
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
         format!(
@@ -214,28 +207,21 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
              SIZE"
         )
     });
-    let device = session.device.clone();
-    let resized = session.wait(async {
-        if !is_there(Volume::is_on(device.clone()).await?, "a volume", &called, &session.array.status())? {
-            bail!(no_volume(&called));
-        }
-        match Volume::grow(device.clone(), blocks).await {
-            Err(VolumeError::Shrinks { have }) => {
-                bail!("the volume on '{called}' has {}, and cannot become smaller", show(bytes(have)))
-            }
-            Err(error @ (VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_))) => {
-                Err(error).with_context(|| format!("the volume on '{called}' is not enlarged"))?
-            }
-            grown => grown.map_err(|error| no_start(&called, error))?,
-        }
-        let plan = VolumePlan::of(device.geometry(), Some(blocks), None)?;
-        let (size_bytes, usable_bytes) = (bytes(blocks), bytes(plan.usable.min(blocks)));
-        Ok(VolumeResizeOutput { array: called.clone(), size_bytes, usable_bytes })
-    })??;
+    let resized = set(output, name, VolumeChange { blocks: Some(blocks), ..VolumeChange::default() })?;
+    let VolumeSet { array, size_bytes, usable_bytes, .. } = resized;
+    let resized = VolumeResizeOutput { array, size_bytes, usable_bytes };
+    let is_running = find_running(name).is_ok_and(|client| client.is_some());
     output.print(&resized, |resized| {
         let VolumeResizeOutput { array, size_bytes, usable_bytes } = resized;
         let (size, thin) = (show(*size_bytes), at_once(*usable_bytes, *size_bytes));
-        format!("the volume on '{array}' has {size} now{thin}; enlarge its file system as well\n")
+        let then = match is_running {
+            true => {
+                "; NBD clients see that when they connect again, a block device when the array is stopped and started \
+                 again; then enlarge the file system"
+            }
+            false => "; enlarge its file system as well",
+        };
+        format!("the volume on '{array}' has {size} now{thin}{then}\n")
     })?;
     Ok(HEALTHY)
 }
@@ -294,7 +280,15 @@ mod tests {
         let resized = VolumeResizeOutput { array: "tank".into(), size_bytes: 0, usable_bytes: 0 };
         assert_eq!(crate::process::output::undescribed(&resized, "volume-resize.json"), [""; 0]);
         let when_full = WhenFull(60);
-        let set = VolumeSet { array: "tank".into(), compression, unit_bytes: 4096, lent_bytes: 0, when_full };
+        let set = VolumeSet {
+            array: "tank".into(),
+            compression,
+            unit_bytes: 4096,
+            lent_bytes: 0,
+            when_full,
+            size_bytes: 4096,
+            usable_bytes: 4096,
+        };
         assert_eq!(crate::process::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }
 }

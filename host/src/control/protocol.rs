@@ -7,17 +7,18 @@ use super::{
 };
 use crate::{
     drive::same_file,
+    process::size::{bytes, show},
     reactor::traffic::{Counts, TrafficCounts},
     report::{Compression, Rebuild, WhenFull},
 };
-use anyhow::{Context, Result, ensure};
-use engine::volume::{Unit, Volume};
+use anyhow::{Context, Result, bail, ensure};
+use engine::volume::{Unit, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 15;
+pub const PROTOCOL: u32 = 16;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -96,7 +97,7 @@ pub enum ScrubRequest {
 }
 
 /// Changes to a volume; `None` leaves a property unchanged.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct VolumeChange {
     /// Compression of new data, and its unit.
     pub compression: Option<Compression>,
@@ -104,15 +105,17 @@ pub struct VolumeChange {
     /// Blocks of the reserve that new blocks may use until the next start.
     pub lent_blocks: Option<u64>,
     pub when_full: Option<WhenFull>,
+    /// Number of blocks: not less than now.
+    pub blocks: Option<u64>,
 }
 
 impl VolumeChange {
     /// Applies the changes.
     ///
     /// # Errors
-    /// A unit or a loan is impossible, or the volume has failed.
+    /// A unit, a loan or a size is impossible, or the volume has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
-        let VolumeChange { compression, unit_bytes, lent_blocks, when_full } = self;
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, blocks } = self;
         let status = volume.status();
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
@@ -125,6 +128,17 @@ impl VolumeChange {
         if let Some(blocks) = lent_blocks {
             ensure!(status.reserve > 0, "the volume has no reserve, since it is not larger than its space");
             volume.lend(blocks);
+        }
+        if let Some(blocks) = blocks {
+            match volume.grow(blocks).await {
+                Err(VolumeError::Shrinks { have }) => {
+                    bail!("the volume has {}, and cannot become smaller", show(bytes(have)))
+                }
+                Err(error @ VolumeError::Device(_)) => {
+                    return Err(error).context("the volume may have its former size or the new one");
+                }
+                grown => grown.context("the volume is not enlarged")?,
+            }
         }
         Ok(())
     }

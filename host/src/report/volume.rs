@@ -296,6 +296,9 @@ pub struct VolumeSet {
     /// Part of the reserve that new blocks may use until the next start.
     pub lent_bytes: u64,
     pub when_full: WhenFull,
+    pub size_bytes: u64,
+    /// Capacity without compression.
+    pub usable_bytes: u64,
 }
 
 impl VolumeSet {
@@ -308,6 +311,8 @@ impl VolumeSet {
             unit_bytes,
             lent_bytes: bytes(volume.lent),
             when_full: WhenFull(volume.queue_seconds),
+            size_bytes: bytes(volume.blocks),
+            usable_bytes: bytes((volume.usable + volume.reserve - volume.lent).min(volume.blocks)),
         }
     }
 }

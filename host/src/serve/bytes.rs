@@ -107,9 +107,14 @@ impl Bytes {
         self.volume.retry_refused();
     }
 
+    /// Size of the volume, which may grow.
+    pub fn size_bytes(&self) -> u64 {
+        self.volume.blocks().saturating_mul(BLOCK_BYTES)
+    }
+
     /// Whether this range lies in the volume.
     pub fn holds(&self, at: u64, bytes: u64) -> bool {
-        at.checked_add(bytes).is_some_and(|end| end <= self.volume.blocks().saturating_mul(BLOCK_BYTES))
+        at.checked_add(bytes).is_some_and(|end| end <= self.size_bytes())
     }
 
     /// A buffer for the blocks that contain these bytes, and the range of the bytes in it.

@@ -276,7 +276,8 @@ impl Server {
         let server = self.clone();
         self.runtime.spawn(async move {
             // If the client disappears or sends invalid data, only its own connection ends.
-            let Ok(Some(terms)) = connection.negotiate(&server.export).await else { return };
+            let export = NbdExport { size_bytes: server.bytes.size_bytes(), ..server.export.clone() };
+            let Ok(Some(terms)) = connection.negotiate(&export).await else { return };
             server.refusal_logged.set(false);
             for _ in 0..WORKERS {
                 let (server, connection) = (server.clone(), connection.clone());

@@ -18,7 +18,7 @@ use crate::simulator::{
     },
     world::Failure,
 };
-use emu::{rng::Rng, ssd};
+use emu::ssd;
 use engine::{
     buf::{BLOCK, Buf},
     volume::{Codec, Unit, Volume},
@@ -114,18 +114,6 @@ fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
     step::wait(world, &stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
 }
 
-/// The size to which the volume is enlarged before it is opened, in one of eight recoveries.
-pub(super) fn draw_growth(world: &mut VolumeWorld) -> Option<u64> {
-    // A separate generator: the other draws stay the same.
-    let mut rng = Rng::new(world.rng.clone().next_u64() ^ 5);
-    let blocks = world.model.oracle.blocks();
-    let size = blocks + rng.below(blocks / 4 + 2);
-    (blocks > 0 && rng.chance(1, 8)).then(|| {
-        world.trace.note(|| format!("the volume is enlarged from {blocks} to {size} blocks"));
-        size
-    })
-}
-
 /// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
 pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Result<bool, Failure> {
     if world.model.struck_in_recovery
@@ -137,19 +125,12 @@ pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Re
         return Ok(false);
     }
     world.command_queue.clear_fault(world.bays[0]);
-    let before = world.model.oracle.blocks();
     let volume = up.map_err(|why| Failure(format!("the volume does not come up again: {why}")))?;
     if matches!(world.model.scenario.codec, Some(Codec::Zstd(_))) {
         volume.employ(Rc::new(Helpers::new(world.rng.next_u64())));
     }
-    if volume.blocks() < before {
-        return Err(Failure(format!("the volume has {} blocks, and had {before}", volume.blocks())));
-    }
-    if before > 0 && volume.blocks() > before {
-        world.counts.own.growths += 1;
-        world.model.oracle.grow(volume.blocks());
-    }
     world.model.volume = Some(volume);
+    load::take_size(world)?;
     choose_codec(world)?;
     Ok(true)
 }

@@ -3,12 +3,18 @@
 use super::{
     model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::fill,
+    stack::grow,
 };
 use crate::simulator::world::Failure;
+use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
+    volume::{Volume, VolumeError},
 };
+
+/// One of so many operations enlarges the volume.
+const GROWTH_RARITY: u64 = 500;
 
 /// Logical blocks of a page of the map.
 const PAGE_BLOCKS: u64 = 672;
@@ -29,6 +35,9 @@ fn draw_range(world: &mut VolumeWorld, most: u64) -> (u64, u64) {
 /// Submits an operation.
 pub(super) fn issue(world: &mut VolumeWorld) {
     let load = world.model.scenario.load.clone();
+    if let Some(blocks) = draw_growth(world, GROWTH_RARITY) {
+        return begin(world, VolumeOpKind::Grow { blocks });
+    }
     let weights = [load.write, load.read, load.discard, load.flush];
     let kind = world.rng.weighted(&weights);
     let kind = match kind {
@@ -86,6 +95,22 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
             world.runtime.spawn(async move {
                 let result = volume.flush().await;
                 *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+            });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::Grow { blocks } => {
+            world.runtime.spawn(async move {
+                let result = match grow(&volume, blocks).await {
+                    Err(VolumeError::Device(error)) => Err(error),
+                    grown => {
+                        assert!(
+                            !matches!(grown, Err(VolumeError::Shrinks { .. })),
+                            "no other growth is in progress"
+                        );
+                        Ok(Buf::default())
+                    }
+                };
+                *told.borrow_mut() = Some(result);
             });
             world.model.oracle.tick()
         }
@@ -157,6 +182,37 @@ fn answered(
             let reads = world.model.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Read { .. }));
             world.model.oracle.flushed(begun, reads);
         }
+        VolumeOpKind::Grow { .. } => take_size(world)?,
+    }
+    Ok(())
+}
+
+/// The size to which the volume is to be enlarged, in one of `rarity` calls; from then on it may have this size.
+pub(super) fn draw_growth(world: &mut VolumeWorld, rarity: u64) -> Option<u64> {
+    // A separate generator: the other draws stay the same.
+    let mut rng = Rng::new(world.rng.clone().next_u64() ^ 5);
+    let blocks = world.model.oracle.blocks();
+    let size = blocks + rng.below(blocks / 4 + 2);
+    let is_growing = world.model.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Grow { .. }));
+    (blocks > 0 && !is_growing && rng.chance(1, rarity)).then(|| {
+        world.trace.note(|| format!("the volume is to be enlarged from {blocks} to {size} blocks"));
+        world.model.asked.push(size);
+        size
+    })
+}
+
+/// Adds blocks to the oracle if the volume has been enlarged: no growth is in progress any more.
+pub(super) fn take_size(world: &mut VolumeWorld) -> Result<(), Failure> {
+    let (has, had) = (world.model.volume.as_ref().map_or(0, Volume::blocks), world.model.oracle.blocks());
+    let asked = std::mem::take(&mut world.model.asked);
+    if had > 0 && has != had && !(has > had && asked.contains(&has)) {
+        return Err(Failure(format!(
+            "the volume has {has} blocks, and had {had}, or was to have one of {asked:?}"
+        )));
+    }
+    if had > 0 && has > had {
+        world.counts.own.growths += 1;
+        world.model.oracle.grow(has);
     }
     Ok(())
 }

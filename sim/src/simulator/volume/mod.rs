@@ -124,7 +124,7 @@ impl LayerModel for VolumeModel {
         }
         let (runtime, over) = (world.runtime.clone(), world.life.over);
         let tails = (world.left.clone(), world.model.tails.clone());
-        let behaviour = (world.model.scenario.behaviour, lifecycle::draw_growth(world));
+        let behaviour = (world.model.scenario.behaviour, load::draw_growth(world, 8));
         world.start(bring_up(runtime, over, world.drives(), behaviour, tails))
     }
 
@@ -151,6 +151,7 @@ impl LayerModel for VolumeModel {
             oracle: self.oracle.clone(),
             tails: Rc::new(RefCell::new(self.tails.borrow().clone())),
             worn: self.worn,
+            asked: self.asked.clone(),
             ..VolumeModel::new(self.scenario.clone())
         }
     }

@@ -18,6 +18,7 @@ pub(super) enum VolumeOpKind {
     Discard { at: u64, blocks: u64 },
     Read { at: u64, blocks: u64 },
     Flush,
+    Grow { blocks: u64 },
 }
 
 /// The result of an operation, with the data of a read; `None` while it is outstanding.
@@ -49,6 +50,8 @@ pub struct VolumeModel {
     pub(super) scenario: VolumeScenario,
     pub(super) volume: Option<Volume>,
     pub(super) oracle: VolumeOracle,
+    /// Sizes of growths that may have been interrupted, in blocks.
+    pub(super) asked: Vec<u64>,
     pub(super) ops: Vec<VolumeOp>,
     /// Contents of the acknowledgement log of the running process.
     pub(super) tails: Rc<RefCell<Tails>>,
@@ -66,6 +69,7 @@ impl VolumeModel {
             scenario,
             volume: None,
             oracle: VolumeOracle::new(0),
+            asked: Vec::new(),
             ops: Vec::new(),
             tails: Rc::default(),
             struck: false,

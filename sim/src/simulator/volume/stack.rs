@@ -84,7 +84,7 @@ pub(super) async fn create(
     Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())
 }
 
-/// Opens the volume on these drives, after maybe enlarging it to `size` blocks. `left` are the tails of a killed process;
+/// Opens the volume on these drives, and enlarges it to `size` blocks, if there are any. `left` are the tails of a killed process;
 /// those of the new one are recorded in `tails`.
 pub(super) async fn bring_up(
     runtime: Runtime,
@@ -106,17 +106,25 @@ pub(super) async fn bring_up(
             Rc::new(RecordingArray { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };
-    let grown = match size {
-        Some(size) => match Volume::grow(device.clone(), size).await {
-            Ok(()) => true,
-            Err(VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_)) => false,
-            Err(error) => return Err(format!("not enlarged: {error}")),
-        },
-        None => false,
-    };
     let volume = Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())?;
-    match size.filter(|size| grown && *size != volume.blocks()) {
-        Some(size) => Err(format!("{} blocks after growth to {size}", volume.blocks())),
-        None => Ok(volume),
+    if let Some(size) = size {
+        match grow(&volume, size).await {
+            // An interrupted growth has made it larger.
+            Ok(()) | Err(VolumeError::Shrinks { .. }) => (),
+            Err(error) => return Err(format!("not enlarged: {error}")),
+        }
+    }
+    Ok(volume)
+}
+
+/// Enlarges the volume, unless it has several shards or too little room.
+pub(super) async fn grow(volume: &Volume, size: u64) -> Result<(), VolumeError> {
+    let before = volume.blocks();
+    let grown = volume.grow(size).await;
+    let expected = if grown.is_ok() { size } else { before };
+    assert_eq!(volume.blocks(), expected, "blocks after growth from {before} to {size}: {grown:?}");
+    match grown {
+        Err(VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_)) => Ok(()),
+        grown => grown,
     }
 }
