@@ -31,6 +31,7 @@ use crate::{
         erase::{reset_each, wipe, wipe_filled},
         error::{ArrayError, BadDrive, DriveFault, NoArray},
         failures,
+        generations::Generations,
         geometry::META_ZONES,
         journal::{label::read_label, logged::LiveRecords, read::NoLog},
         parts::Raid,
@@ -149,7 +150,7 @@ async fn mark(runtime: &Runtime, candidate: &mut Candidate, event: u64) -> Resul
     let superblock = Superblock { stage: Stage::Ending, event, ..candidate.superblock().clone() };
     let (role, zones) = (log.origin.member as usize, vec![ZoneRecord::default(); superblock.zones as usize]);
     let geometry = array_geometry(&superblock, device.geometry().volatile_cache);
-    let zone_records = ZoneRecords::new(zones, Vec::new(), BadBlockMap::default());
+    let zone_records = ZoneRecords::new(zones, Vec::new(), BadBlockMap::default(), Generations::default());
     let raid = Raid::new(runtime, superblock, geometry, zone_records, event, ArrayOptions::default());
     let (drive, device) = (drive.device.clone(), device.clone());
     let log = raid.new_log(

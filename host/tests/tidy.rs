@@ -116,6 +116,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "raid::policy",
             "format::superblock",
             "format::record",
+            "raid::generations",
             // Messages and events of an array.
             "raid::error",
             "raid::events",

@@ -524,6 +524,9 @@ fn volume_is_enlarged_and_never_made_smaller() {
     assert_eq!(client.read(63 << 20, 1 << 20), Ok(data.clone()));
     drop((client, again));
     assert_eq!(server.end(rustix::process::Signal::KILL), None);
+    let server = Server::of(&place, &[]);
+    assert_eq!(Client::ready(&place, false).read(95 << 20, 1 << 20), Ok(more.clone()));
+    assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
     resize("32M").fails_with(&["has 96 MiB, and cannot become smaller"]);
     resize("15T").fails_with(&["not enlarged", "too small"]);
     let resized = place.run(&["volume", "resize", "drives", "--size", "128M", "--json"]).ok().json();

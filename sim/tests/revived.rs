@@ -1,16 +1,22 @@
 //! Empty zones and lost ZRWAs after an end: recovery trusts the contents that are still there, and detects lost ones.
 
 use crate::support::{
-    array::{geometry, run, submit, wp, write, write_command},
+    array::{geometry, options, run, submit, wp, write, write_command},
     rig::Act,
     scene::{ACTIVE, CHUNK, STRIPE, Scene},
 };
-use emu::{rng::Rng, ssd::Cut};
+use emu::{
+    rng::Rng,
+    ssd::{Cut, Fault},
+};
 use engine::{
     array::{Array, MemberState},
     buf::{BLOCK, Buf},
     device::{Command, Geometry, ZonedDevice, Zrwa},
-    raid::policy::{Policy, zrwa::Refusal},
+    raid::{
+        create::CreateOptions,
+        policy::{Policy, zrwa::Refusal},
+    },
     zone::{Lba, ZoneState},
 };
 
@@ -58,6 +64,25 @@ fn zrwa_loss_within_first_stripe_is_rebuilt() {
             scene.assemble(Some((member + 1) % 4));
             check_end(&scene, tail);
         }
+    }
+}
+
+/// The block that its drive cannot read is the only one that is not in the metadata logs.
+#[test]
+fn unreadable_block_is_not_that_of_lost_zrwa() {
+    let shape = Geometry { oob_bytes: 16, ..geometry(8, 64, 8) };
+    for parities in [1, 2] {
+        // Of zones of one stripe, all partial parity is in the logs.
+        let zone_size_blocks = Some(CHUNK * (4 - parities as u64));
+        let policy = Some(Policy::InPlace);
+        let options = CreateOptions { parities, policy, zone_size_blocks, ..options(CHUNK) };
+        let mut scene = Scene::created(options, shape.clone());
+        write(&scene.runtime, &scene.array, 0, 0, 1, true);
+        cut_power(&scene, |_| Cut::default());
+        scene.damage(0, Fault::Unreadable(Lba(scene.data())));
+        scene.assemble(None);
+        assert_eq!(scene.array.status().offline, []);
+        check_end(&scene, 1);
     }
 }
 

@@ -134,7 +134,8 @@ pub struct Lacks {
 pub struct TailRecord {
     /// Zone of the array.
     pub zone: u32,
-    /// Policy `inplace`: blocks beyond the tail are valid only if their generation is this one or newer. 0 otherwise.
+    /// Policy `inplace`: blocks beyond the tail are valid only if their generation is this one or newer. Policy `zrwa`: if
+    /// not 0, the record is no tail, and begins a generation at `tail_blocks`.
     pub generation: u32,
     /// Epoch of the zone.
     pub epoch: u64,
@@ -248,7 +249,8 @@ pub enum Record {
 
 /// Bytes of a zone record in a checkpoint.
 pub const ZONE_BYTES: usize = 40;
-const TAIL_BYTES: usize = 24;
+/// Bytes of a tail in a checkpoint.
+pub const TAIL_BYTES: usize = 24;
 const BURNED_BYTES: usize = 32;
 /// Bytes of a run of bad blocks in a checkpoint.
 pub const BAD_BLOCKS_BYTES: usize = 32;

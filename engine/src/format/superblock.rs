@@ -54,11 +54,15 @@ pub const GROUP_CHECKSUMS: u64 = 32;
 /// Incompatible feature: a single drive without parity.
 pub const SINGLE: u64 = 64;
 
+/// Incompatible feature: policy `zrwa` with [`CHECKSUMS`], where tail records in the metadata logs that have a generation
+/// begin it.
+pub const GENERATIONS: u64 = 128;
+
 /// The features of checksums in blocks of the zones.
 const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE;
+pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE | GENERATIONS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -371,6 +375,12 @@ impl Superblock {
         self.incompatible & CHECKSUMS != 0
     }
 
+    /// Whether a record begins each generation of a zone: what one assembly has written to it.
+    pub fn logs_generations(&self) -> bool {
+        let has_records = self.policy == Policy::InPlace || self.incompatible & GENERATIONS != 0;
+        self.has_checksums_in_metadata() && has_records
+    }
+
     /// Whether each block of a data zone has a checksum in a block of the zone.
     pub fn has_checksum_blocks(&self) -> bool {
         self.checksum_group_blocks > 0
@@ -524,7 +534,11 @@ impl Superblock {
         expect(checksum_group_can_be, "checksum group blocks", self.checksum_group_blocks)?;
         let has_sums = self.incompatible & GROUP_CHECKSUMS != 0;
         let exclusive = self.incompatible & (GROUPS | CHECKSUMS | IN_BLOCKS);
-        let features_can_be = exclusive.count_ones() <= 1 && (!has_sums || self.group_blocks > 1);
+        let has_generations = self.incompatible & GENERATIONS != 0;
+        let generations_can_be = self.has_checksums_in_metadata() && self.policy == Policy::Zrwa;
+        let features_can_be = exclusive.count_ones() <= 1
+            && (!has_sums || self.group_blocks > 1)
+            && (!has_generations || generations_can_be);
         expect(features_can_be, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;

@@ -9,8 +9,8 @@ use crate::{
         oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GROUP_CHECKSUMS, GROUPS,
-            Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of,
+            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GENERATIONS, GROUP_CHECKSUMS,
+            GROUPS, Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of,
             wrong_with_name,
         },
     },
@@ -20,6 +20,7 @@ use crate::{
         durable,
         erase::{kept_drive_id, member_uuid, wipe_for_member},
         error::{ArrayError, BadDrive, Disqualification, DriveFault, NoDesign, Room},
+        generations::Generations,
         geometry::{MAX_PARITIES, META_ZONES},
         journal::{
             log::{checkpoint_blocks, log_blocks},
@@ -165,7 +166,7 @@ pub async fn create(
     let Draft { mut superblock, geometry, members } = draft(runtime, options, &drives, behaviour)?;
     superblock.runner = Uuid(runtime.host().id);
     let records = without_worn(&superblock, &members).await?;
-    let zone_records = ZoneRecords::new(records, Vec::new(), BadBlockMap::default());
+    let zone_records = ZoneRecords::new(records, Vec::new(), BadBlockMap::default(), Generations::default());
     let raid = Raid::new(runtime, superblock, geometry, zone_records, 1, behaviour);
     for (member, (drive, Drive { name, device })) in drives.into_iter().zip(members).enumerate() {
         let power_epoch = device.power_epoch();
@@ -365,17 +366,19 @@ fn plan(
         return Err(NoDesign::OpenZones.into());
     }
     let array = Uuid(options.uuid);
+    let marks_have_sums = options.checksums && checksum_group_blocks == 0 && options.group_blocks == 0;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
             | (if parities == 0 { SINGLE } else { 0 })
-            | match (options.checksums, checksum_group_blocks) {
-                (false, _) => 0,
+            | (if marks_have_sums && policy == Policy::Zrwa { GENERATIONS } else { 0 })
+            | match options.checksums {
+                false => 0,
                 _ if options.group_blocks > 0 => GROUP_CHECKSUMS,
-                (true, 0) => CHECKSUMS,
-                (true, _) if policy.uses_zrwa() => ZRWA_CHECKSUM_BLOCKS,
-                (true, _) => CHECKSUM_BLOCKS,
+                _ if marks_have_sums => CHECKSUMS,
+                _ if policy.uses_zrwa() => ZRWA_CHECKSUM_BLOCKS,
+                _ => CHECKSUM_BLOCKS,
             },
         array,
         name: options.name.clone(),

@@ -171,6 +171,15 @@ impl Layout {
         }
     }
 
+    /// Block of the zone that block `at` of `member`'s part holds; `None` if that is parity.
+    pub fn data_block(&self, member: usize, at: u64) -> Option<u64> {
+        let (row, block) = self.chunk_of(at);
+        match self.role(member, row) {
+            Role::Data(index) => Some(row * self.stripe_blocks() + index * self.chunk_blocks + block),
+            Role::Parity(_) => None,
+        }
+    }
+
     /// Content of a chunk with this role in a complete stripe, as a sum of data chunks.
     pub fn sum(&self, role: Role) -> Sum {
         match role {
@@ -200,6 +209,16 @@ impl Layout {
     /// slot there.
     pub fn slot_of(&self, member: usize, stripe: u64, index: u64) -> Option<usize> {
         (0..self.parities).find(|which| self.slot(stripe, index, *which).0 == member)
+    }
+
+    /// The stripe of which `member` has a slot in row `row` with a parity of the first `covers` chunks; the first one if
+    /// there are two with such a slot, `None` if there is none.
+    pub fn stripe_of_slot(&self, member: usize, row: u64, covers: u8) -> Option<u64> {
+        let index = (covers as u64).checked_sub(1).filter(|index| *index < self.data_chunks())?;
+        let mut stripes =
+            (1..=self.parities as u64).rev().filter_map(|rows| row.checked_sub(rows * self.distance));
+        let place = (member, ParityPlace::Row(row));
+        stripes.find(|stripe| (0..self.parities).any(|which| self.slot(*stripe, index, which) == place))
     }
 
     /// The members that hold the write-pointer log of a tail in `stripe`, and where.

@@ -13,6 +13,7 @@ pub(crate) mod bad_blocks;
 pub(crate) mod durable;
 pub(crate) mod erase;
 pub(crate) mod failures;
+pub(crate) mod generations;
 pub(crate) mod io;
 pub(crate) mod journal;
 pub(crate) mod maintain;

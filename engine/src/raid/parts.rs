@@ -43,6 +43,8 @@ pub struct Raid {
     pub layout: Layout,
     /// Whether each block of a zone has a checksum in its out-of-band metadata.
     pub checksums: bool,
+    /// Whether a record begins each generation of a zone ([`crate::raid::generations`]).
+    pub logs_generations: bool,
     /// Geometry of the array.
     pub geometry: Geometry,
     pub behaviour: ArrayOptions,
@@ -90,6 +92,7 @@ impl Raid {
             array: superblock.array,
             layout,
             checksums: superblock.has_checksums_in_metadata(),
+            logs_generations: superblock.logs_generations(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
             members,

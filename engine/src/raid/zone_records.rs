@@ -2,8 +2,10 @@
 
 use crate::{
     device::ZoneEpochs,
-    format::record::{BurnedRange, ZoneRecord},
-    raid::{bad_blocks::BadBlockMap, geometry::META_ZONES, unreadable::UnreadableBlocks},
+    format::record::{BurnedRange, TailRecord, ZoneRecord},
+    raid::{
+        bad_blocks::BadBlockMap, generations::Generations, geometry::META_ZONES, unreadable::UnreadableBlocks,
+    },
     zone::ZoneIndex,
 };
 use std::{
@@ -20,13 +22,21 @@ pub struct ZoneRecords {
     burned: RefCell<Vec<BurnedRange>>,
     /// Blocks that a rebuild could not decode.
     bad_blocks: RefCell<BadBlockMap>,
+    /// Kept only if a record begins each generation ([`Superblock::logs_generations`](crate::format::superblock::Superblock::logs_generations)).
+    generations: RefCell<Generations>,
     /// Blocks that drives could not read.
     pub unreadable: UnreadableBlocks,
 }
 
 impl ZoneRecords {
-    pub fn new(records: Vec<ZoneRecord>, burned: Vec<BurnedRange>, bad_blocks: BadBlockMap) -> ZoneRecords {
+    pub fn new(
+        records: Vec<ZoneRecord>,
+        burned: Vec<BurnedRange>,
+        bad_blocks: BadBlockMap,
+        generations: Generations,
+    ) -> ZoneRecords {
         ZoneRecords {
+            generations: generations.into(),
             records: Rc::new(records.into()),
             burned: burned.into(),
             bad_blocks: bad_blocks.into(),
@@ -118,6 +128,19 @@ impl ZoneRecords {
     /// Keeps only the burned blocks for which `keep` returns true.
     pub fn retain_burned(&self, keep: impl FnMut(&BurnedRange) -> bool) {
         self.burned.borrow_mut().retain(keep);
+    }
+
+    pub fn generations(&self) -> Ref<'_, Generations> {
+        self.generations.borrow()
+    }
+
+    /// Adds the generation that a record begins, and drops those of earlier epochs, and the earliest beyond the limit.
+    pub fn begin_generation(&self, record: &TailRecord) {
+        let epoch = self.epoch(ZoneIndex(record.zone));
+        assert!(record.epoch == epoch, "a generation of epoch {} of a zone of epoch {epoch}", record.epoch);
+        let mut generations = self.generations.borrow_mut();
+        generations.begin(record);
+        generations.retain(|zone, epoch, _| self.epoch(ZoneIndex(zone)) == epoch);
     }
 
     pub fn bad_blocks(&self) -> Ref<'_, BadBlockMap> {

@@ -21,11 +21,12 @@ use crate::{
     },
     format::{
         Origin, Uuid,
-        record::{Checkpoint, HEADER_BYTES, Header, Record, ZONE_BYTES},
+        record::{Checkpoint, HEADER_BYTES, Header, Record, TAIL_BYTES, ZONE_BYTES},
         superblock::Superblock,
     },
     raid::{
         LogStep,
+        generations::MOST_GENERATIONS,
         geometry::{Layout, META_ZONES},
         journal::logged::LiveRecords,
         policy::Policy,
@@ -547,5 +548,7 @@ pub fn checkpoint_blocks(superblock: &Superblock) -> u64 {
     let layout = superblock.layout();
     let table = (superblock.zones as u64 * ZONE_BYTES as u64).div_ceil(BLOCK as u64);
     let slots = layout.policy.logged_blocks(&layout);
-    2 + table + superblock.max_active as u64 * slots + layout.chunk_blocks + 8
+    let generations = if superblock.logs_generations() { MOST_GENERATIONS * TAIL_BYTES } else { 0 };
+    let generations = generations.div_ceil(BLOCK) as u64;
+    2 + table + generations + superblock.max_active as u64 * slots + layout.chunk_blocks + 8
 }

@@ -36,6 +36,12 @@ impl Policy {
         self == Policy::InPlace
     }
 
+    /// Whether tail records have a generation by which recovery decides which blocks count. Called for every tail record
+    /// that is read or written.
+    pub fn has_generations(self) -> bool {
+        self == Policy::InPlace
+    }
+
     /// Whether partial parity and relocated blocks go to the metadata logs during normal operation. If so, a log uses
     /// the whole capacity of its metadata zone.
     pub fn writes_much_to_logs(self) -> bool {

@@ -64,7 +64,11 @@ pub async fn look(
         let (known, zones) = (tails.blocks.len(), geometry.zones);
         return Err(NoArray::Tails { zones, known }.into());
     }
-    let zone_records = ZoneRecords::new(found.zones, found.burned, found.bad_blocks);
+    let (logs_generations, number) = (found.superblock.logs_generations(), found.superblock.event as u32);
+    let mut generations = found.generations;
+    // A higher number than that of this assembly is from before these numbers began again: they are the low bits of one.
+    generations.retain(|_, _, earlier| logs_generations && earlier <= number);
+    let zone_records = ZoneRecords::new(found.zones, found.burned, found.bad_blocks, generations);
     let raid = Raid::new(runtime, found.superblock, geometry, zone_records, found.sequence, behaviour);
     for (role, candidate) in found.members.into_iter().enumerate() {
         let Some(Candidate { drive: Drive { name, device: drive }, device, log }) = candidate else {

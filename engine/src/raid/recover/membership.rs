@@ -10,6 +10,7 @@ use crate::{
     raid::{
         bad_blocks::BadBlockMap,
         error::{BadDrive, DriveFault, NoArray, Note},
+        generations::Generations,
         membership::SKIPPED_BY_TAKEOVER,
         recover::{
             lineage::{continues, have_diverged},
@@ -29,6 +30,7 @@ pub struct ArrayMetadata {
     pub zones: Vec<ZoneRecord>,
     pub burned: Vec<BurnedRange>,
     pub bad_blocks: BadBlockMap,
+    pub generations: Generations,
     /// The highest sequence number seen.
     pub sequence: u64,
     /// The floor of the next superblock.
@@ -312,7 +314,8 @@ impl Places {
         }
         // The drive of the two that is not used may have newer records than all drives that are present.
         let sequence = seen + if undecided != 0 { SKIPPED_BY_TAKEOVER } else { 0 };
-        let (mut zones, burned, bad_blocks) = replay(taken().flat_map(|c| &c.log.records), superblock.zones);
+        let ReplayedZones { mut zones, burned, bad_blocks, generations } =
+            replay(taken().flat_map(|c| &c.log.records), superblock.zones);
         // The newest event of the members that return.
         let (mut returned, mut by_force, mut back) = (0, 0, 0);
         for mut candidate in forced {
@@ -343,6 +346,7 @@ impl Places {
             zones,
             burned,
             bad_blocks,
+            generations,
             sequence,
             floor,
             returned,
@@ -392,7 +396,7 @@ fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32)
     if candidate.log.live.lacks_records {
         return false;
     }
-    let (own, ..) = replay(candidate.log.records.iter(), zones);
+    let own = replay(candidate.log.records.iter(), zones).zones;
     let others = members.iter().flatten().flat_map(|other| &other.log.records);
     let known = |first: &u32, epoch: &u64| own.get(*first as usize).is_none_or(|zone| zone.epoch >= *epoch);
     others.into_iter().any(|(record, _)| match record {
@@ -431,7 +435,7 @@ impl Candidate {
     /// Uses a stale member for the zones that wait for it, and for those still in the epoch that it knows.
     fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
         let bit = 1u32 << self.log.origin.member;
-        let (own, ..) = replay(self.log.records.iter(), zones.len() as u32);
+        let own = replay(self.log.records.iter(), zones.len() as u32).zones;
         self.mark_lost(zones, |index, zone| {
             let own = &own[index];
             own.epoch == zone.epoch && !zone.resetting && !own.resetting && (own.lost | zone.lost) & bit == 0
@@ -453,14 +457,20 @@ impl Candidate {
     }
 }
 
+/// The state of the zones by the logs of several members.
+struct ReplayedZones {
+    zones: Vec<ZoneRecord>,
+    burned: Vec<BurnedRange>,
+    bad_blocks: BadBlockMap,
+    generations: Generations,
+}
+
 /// The state of the zones: the newest checkpoint, and the changes that any member logged after it. Takes the `records`
 /// of all members with their sequence numbers.
-fn replay<'a>(
-    records: impl Iterator<Item = &'a (Record, u64)>,
-    count: u32,
-) -> (Vec<ZoneRecord>, Vec<BurnedRange>, BadBlockMap) {
+fn replay<'a>(records: impl Iterator<Item = &'a (Record, u64)>, count: u32) -> ReplayedZones {
     let mut zones = vec![ZoneRecord::default(); count as usize];
     let (mut burned, mut bad_blocks) = (Vec::new(), BadBlockMap::default());
+    let mut generations = Generations::default();
     let mut base = 0;
     let mut changes = BTreeMap::new();
     for (record, sequence) in records {
@@ -471,6 +481,8 @@ fn replay<'a>(
                 burned.clone_from(&checkpoint.burned);
                 bad_blocks = BadBlockMap::default();
                 checkpoint.bad_blocks.iter().for_each(|bad_block| bad_blocks.add(*bad_block));
+                generations = Generations::default();
+                checkpoint.tails.iter().for_each(|tail| generations.begin(tail));
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -487,11 +499,15 @@ fn replay<'a>(
         if let Record::BadBlocks(part) = record {
             bad_blocks.set(part.clone());
         }
+        if let Record::Tail(tail) = record {
+            generations.begin(tail);
+        }
     }
     let is_present = |zone: u32, epoch: u64| zones.get(zone as usize).is_some_and(|z| z.epoch == epoch);
     burned.retain(|b| is_present(b.zone, b.epoch));
     bad_blocks.retain(is_present);
-    (zones, burned, bad_blocks)
+    generations.retain(|zone, epoch, _| is_present(zone, epoch));
+    ReplayedZones { zones, burned, bad_blocks, generations }
 }
 
 /// Applies a record to the zones that it concerns. Except for a reset, it has to be of their present epochs.
@@ -657,10 +673,11 @@ mod tests {
         let newer = [(checkpoint(None, vec![burned(3), burned(4)]), 20)];
         // In any order of the members.
         for records in [[&older[..], &newer], [&newer, &older]] {
-            let (zones, left, _) = replay(records.into_iter().flatten(), 1);
-            assert_eq!((zones[0].finished, zones[0].lost, left), (None, 0, vec![burned(4)]));
+            let found = replay(records.into_iter().flatten(), 1);
+            let zone = found.zones[0];
+            assert_eq!((zone.finished, zone.lost, found.burned), (None, 0, vec![burned(4)]));
         }
-        let (zones, _, _) = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), 1);
-        assert_eq!(zones[0].lost, 2);
+        let found = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), 1);
+        assert_eq!(found.zones[0].lost, 2);
     }
 }

@@ -8,7 +8,12 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Done, Status},
     format::oob::{Content, Mark, SUMMED_OOB_BYTES, data_sum},
-    raid::{geometry::Role, io, parts::Raid},
+    raid::{
+        generations::{self, Begun},
+        geometry::{Layout, Role},
+        io,
+        parts::Raid,
+    },
     zone::ZoneIndex,
 };
 
@@ -64,8 +69,8 @@ pub enum Expected {
 /// Compares blocks, from block `at` of a member's part of `zone` on, with the checksums in their marks.
 ///
 /// # Errors
-/// Deallocated Or Unwritten Logical Block, if a block and its metadata are zeros and all blocks before it match;
-/// otherwise Unrecovered Read Error.
+/// Deallocated Or Unwritten Logical Block, if a block and its metadata are zeros, or it is left from an interrupted write
+/// ([`is_left`]), and all blocks before it match; otherwise Unrecovered Read Error.
 pub fn check(
     raid: &Raid,
     member: usize,
@@ -78,6 +83,8 @@ pub fn check(
         return Ok(());
     }
     let (start, epoch) = (io::address(raid, member, zone, 0).0, raid.zone_records.epoch(zone) as u32);
+    let generations = raid.zone_records.generations();
+    let begun = generations.of(zone.0, raid.zone_records.epoch(zone));
     let size = io::oob_bytes(raid, member).max(SUMMED_OOB_BYTES);
     assert!(oob.len() / size >= data.len() / BLOCK, "{} bytes of metadata for {}", oob.len(), data.len());
     for ((at, block), oob) in (at..).zip(data.chunks(BLOCK)).zip(oob.chunks(size)) {
@@ -92,14 +99,37 @@ pub fn check(
                 && mark.sum == Some(data_sum(block))
                 && (expected == Expected::Any || of_row())
         });
-        if !is_right {
+        let is_left = !begun.is_empty()
+            && mark.is_some_and(|mark| is_right && is_left(&raid.layout, begun, (member, at), &mark));
+        if !is_right || is_left {
             let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-            let unwritten = is_blank(oob) && is_blank(block);
+            let unwritten = is_left || is_blank(oob) && is_blank(block);
             let error = if unwritten { Status::DeallocatedBlock } else { Status::UnrecoveredReadError };
             return Err(error.into());
         }
     }
     Ok(())
+}
+
+/// Whether block `at` of a member's part of a zone with these generations is left from a write that recovery has not kept,
+/// by its mark: a later write of the block was lost ([`crate::raid::generations`]).
+pub fn is_left(layout: &Layout, begun: &[Begun], (member, at): (usize, u64), mark: &Mark) -> bool {
+    let (row, block) = layout.chunk_of(at);
+    // The last block of the zone that a parity of the first `covers` chunks of a stripe covers.
+    let last_covered = |stripe: u64, covers: u8| {
+        let index = (covers as u64).checked_sub(1)?;
+        Some(stripe * layout.stripe_blocks() + index * layout.chunk_blocks + block)
+    };
+    let last = match mark.content {
+        Content::Data => layout.data_block(member, at),
+        Content::Parity(covers) => last_covered(row, covers),
+        Content::Ahead(covers) => {
+            let stripe = layout.stripe_of_slot(member, row, covers);
+            stripe.and_then(|stripe| last_covered(stripe, covers))
+        }
+        Content::Log => None,
+    };
+    last.is_some_and(|last| !generations::may_be_of(begun, last, mark.generation))
 }
 
 /// Whether this is the content of a parity block of stripe `stripe`, below the tail: the parity of all chunks, or of some

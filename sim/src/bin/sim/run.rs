@@ -147,10 +147,11 @@ impl Run {
             parities: self.level,
             appends,
             beyond: self.beyond,
+            silent: self.silent,
             ..ArrayMaker::default()
         };
-        if self.silent {
-            return self.run_silent(ArrayMaker { silent: true, ..maker });
+        if self.silent && !self.trace {
+            return self.run_silent(maker);
         }
         if let Some(Layers(layers)) = &self.stack {
             return self.run_stacks(&maker, layers);
@@ -158,6 +159,11 @@ impl Run {
         if self.trace {
             if self.seeds != 1 {
                 bail!("--trace prints one seed: add --seeds 1 --from SEED");
+            }
+            if self.silent && (self.policy.is_none() || self.level.is_none()) {
+                bail!(
+                    "a life with a silent fault is one of a policy and level: add --policy NAME --level NAME"
+                );
             }
             let outcome = runner::replay(&maker, self.from, TraceMode::All);
             print_lines(&outcome.trace)?;

@@ -22,6 +22,7 @@ use crate::{
             verdict::{RepairWrite, Tail, Verdict, ZoneView},
         },
         zone::{
+            checksum,
             flow::{ParityMismatch, Round, Zone, blank_parities},
             settle,
         },
@@ -53,8 +54,11 @@ struct RecoveryRows {
 /// tail do not count.
 pub async fn begin_generation(raid: &Raid, zone: &Zone, tail: u64) {
     zone.flow.borrow_mut().set_recorded_tail(tail);
-    let sequence = raid.membership.next_sequence();
-    durable::broadcast(raid, Record::Tail(generation_record(raid, zone)), sequence).await;
+    let (record, sequence) = (generation_record(raid, zone), raid.membership.next_sequence());
+    if raid.logs_generations {
+        raid.zone_records.begin_generation(&record);
+    }
+    durable::broadcast(raid, Record::Tail(record), sequence).await;
 }
 
 /// The record that [`begin_generation`] logs.
@@ -84,8 +88,17 @@ pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verd
     let mut rows = read_rows(raid, view.zone, &record, &told, &wps).await;
     rows.evidence.told_blocks = rows.evidence.told_blocks.max(view.answered_blocks);
     let promised_blocks = rows.evidence.told_blocks;
-    let is_blank = |part: &InplacePart| part.wp_blocks == 0 && part.found.iter().all(Option::is_none);
-    let all_blank = promised_blocks > 0 && rows.evidence.members.iter().flatten().all(is_blank);
+    // A promised block that cannot be read was written: its part is not blank.
+    let may_hold =
+        |member: usize, at: u64| layout.data_block(member, at).is_some_and(|block| block < promised_blocks);
+    let is_blank = |(member, part): (usize, &InplacePart)| {
+        part.wp_blocks == 0
+            && part.found.iter().all(Option::is_none)
+            && !part.unreadable.iter().any(|at| may_hold(member, *at))
+    };
+    let parts = rows.evidence.members.iter().enumerate();
+    let mut parts = parts.filter_map(|(member, part)| Some((member, part.as_ref()?)));
+    let all_blank = promised_blocks > 0 && parts.all(is_blank);
     // All promised blocks are in the members' zones: if all parts are blank, their ZRWAs have been lost.
     if all_blank && relied == members {
         return Err(Refusal::PromiseLost { promised_blocks });
@@ -177,6 +190,8 @@ async fn read_rows(
     let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
     let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
     let end_row = (base_row + 2 * layout.distance).min(layout.rows);
+    let generations = raid.zone_records.generations().clone();
+    let begun = generations.of(zone.0, told.epoch);
     let mut rows = RecoveryRows {
         evidence: InplaceEvidence {
             base_row,
@@ -195,10 +210,20 @@ async fn read_rows(
                 // The ZRWA of a read-only part may be lost.
                 let is_there = raid.zones.is_uncut(zone, member, at + 1);
                 let block = if is_there { block } else { Err(Status::UnrecoveredReadError.into()) };
-                let content = block.as_ref().ok().and_then(|(_, mark)| {
-                    let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
-                    content(raid, member, at, at < wp_blocks, mark, told)
-                });
+                let is_kept = at < wp_blocks
+                    || layout.data_block(member, at).is_some_and(|block| block < told.tail_blocks);
+                let mark = block.as_ref().ok().and_then(|(_, mark)| *mark);
+                let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
+                let is_left = |mark: &Mark| checksum::is_left(layout, begun, (member, at), mark);
+                let block = match mark {
+                    Some(mark) if is_kept && is_left(&mark) => Err(Status::DeallocatedBlock.into()),
+                    None if raid.checksums && at < wp_blocks => {
+                        block.and(Err(Status::UnrecoveredReadError.into()))
+                    }
+                    _ => block,
+                };
+                let found = block.as_ref().ok();
+                let content = found.and_then(|_| content(raid, member, at, at < wp_blocks, mark, told));
                 if block.as_ref().is_err_and(|error| *error != Status::DeallocatedBlock.into()) {
                     part.unreadable.insert(part.found.len() as u64);
                 }
@@ -276,14 +301,14 @@ fn content(
     told: &TailRecord,
 ) -> Option<Content> {
     let layout = &raid.layout;
-    let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
+    let row = at / layout.chunk_blocks;
     match (layout.role(member, row), mark.map(|mark| (mark.content, mark.generation))) {
         (Role::Data(_), _) if passed => Some(Content::Data),
         (Role::Parity(_), Some((content @ Content::Parity(_), _))) if passed => Some(content),
         (Role::Parity(_), _) if passed => Some(version_of(row, row, layout.data_chunks() - 1)),
-        (Role::Data(index), Some((content @ Content::Data, generation))) => {
-            let end = row * layout.stripe_blocks() + index * layout.chunk_blocks + block + 1;
-            (generation >= told.generation || end <= told.tail_blocks).then_some(content)
+        (Role::Data(_), Some((content @ Content::Data, generation))) => {
+            let is_below = layout.data_block(member, at).is_some_and(|block| block < told.tail_blocks);
+            (generation >= told.generation || is_below).then_some(content)
         }
         (Role::Parity(_), Some((content @ Content::Parity(_), generation))) => {
             (generation >= told.generation).then_some(content)

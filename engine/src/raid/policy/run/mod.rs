@@ -97,7 +97,8 @@ impl Policy {
     /// after [`Policy::write_back`], and followed by a round of settling.
     pub async fn secure(self, raid: &Raid, zone: &Zone) {
         match self {
-            Policy::Log | Policy::Zrwa => {}
+            Policy::Log => {}
+            Policy::Zrwa => zrwa::begin_generation(raid, zone).await,
             Policy::InPlace => inplace::secure_in_place(raid, zone).await,
         }
     }
