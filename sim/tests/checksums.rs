@@ -214,7 +214,8 @@ type Left = (usize, u64, Vec<u8>);
 
 /// An array of which a power cut interrupted a write of zone 0, up to block `until`: the data writes of two members
 /// (`held`) had not been carried out. After this and each further power cut, the zone has been written up to the next of
-/// `ends`, the last time by the running array. Also the data of the zone, and the blocks that the interrupted write has left.
+/// `ends`, the last time by the running array. Also the data of the zone, and the blocks that the interrupted write has
+/// left.
 fn interrupted(kind: Kind, until: u64, held: [usize; 2], ends: &[u64]) -> (Scene, Vec<u8>, Vec<Left>) {
     let mut scene = Scene::created(kind.options(), kind.shape());
     scene.write(0, 0, 2);
@@ -264,8 +265,13 @@ fn holds(scene: &Scene, data: &[u8]) -> Option<bool> {
 #[test]
 fn block_of_interrupted_write_is_detected() {
     let in_marks = KINDS.into_iter().filter(|kind| kind.policy.uses_zrwa() && kind.oob_bytes > 0);
-    let ends =
-        [&[STRIPE - 1][..], &[2 * STRIPE], &[CHUNK + 2, 2 * STRIPE], &[CHUNK + 2, CHUNK + 3, STRIPE - 1]];
+    let ends = [
+        &[STRIPE - 1][..],
+        &[2 * STRIPE],
+        &[CHUNK + 2],
+        &[CHUNK + 2, 2 * STRIPE],
+        &[CHUNK + 2, CHUNK + 3, STRIPE - 1],
+    ];
     let cases = in_marks.flat_map(|kind| {
         let untils = [2 * STRIPE, STRIPE - 1].into_iter();
         let how = untils.flat_map(|until| [[0, 3], [0, 1]].map(|held| (until, held)));

@@ -13,7 +13,7 @@
 
 use crate::{
     format::record::{BadBlocks, PartBadBlocks},
-    raid::geometry::{Layout, Role},
+    raid::geometry::Layout,
     zone::ZoneIndex,
 };
 use std::{collections::BTreeMap, ops::Range};
@@ -107,12 +107,8 @@ impl RebuildLoss {
             Some(bad_block) if bad_block.end == at => bad_block.end += 1,
             _ => self.bad_blocks.push(at..at + 1),
         }
-        let (row, block) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-        for member in others.into_iter().chain([member]) {
-            if let Role::Data(index) = layout.role(member, row) {
-                self.blocks.push(row * layout.stripe_blocks() + index * layout.chunk_blocks + block);
-            }
-        }
+        let members = others.into_iter().chain([member]);
+        self.blocks.extend(members.filter_map(|member| layout.data_block(member, at)));
     }
 }
 

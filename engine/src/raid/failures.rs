@@ -2,7 +2,7 @@
 
 use crate::{
     device::{DeviceError, Status},
-    format::record::{Checkpoint, Lacks, TailRecord},
+    format::record::{Checkpoint, Lacks},
     raid::{
         error::{ArrayError, Note},
         events::Event,
@@ -47,9 +47,7 @@ impl LogOwner for Raid {
         let incomplete: BTreeSet<u32> = in_doubt.map(|(zone, _)| zone).collect();
         let (newest, sequence) = (records.iter().map(|zone| zone.epoch).max(), self.membership.sequence());
         assert!(newest <= Some(sequence), "a checkpoint with number {sequence} and zone epoch {newest:?}");
-        let begun = self.zone_records.generations();
-        let is_present = |begun: &TailRecord| records[begun.zone as usize].epoch == begun.epoch;
-        let mut tails: Vec<_> = begun.records().filter(is_present).collect();
+        let mut tails: Vec<_> = self.zone_records.generations().records().collect();
         tails.extend(live.tails.values());
         let parity = live.parity.records().into_iter().chain(live.relocated.records());
         let checkpoint = Checkpoint {

@@ -57,23 +57,31 @@ impl Generations {
         assert!(begun.is_sorted_by(ascends), "generations {begun:?}");
     }
 
-    /// Keeps the generations for which `keep` (zone, epoch, number) returns true, and of these the latest
-    /// [`MOST_GENERATIONS`].
+    /// Keeps the generations for which `keep` (zone, epoch, number) returns true.
     pub fn retain(&mut self, keep: impl Fn(u32, u64, u32) -> bool) {
         for (zone, ZoneGenerations { epoch, begun }) in &mut self.0 {
             begun.retain(|begun| keep(*zone, *epoch, begun.number));
         }
+        self.0.retain(|_, of_zone| !of_zone.begun.is_empty());
+    }
+
+    /// Drops the generations of a zone, which is reset.
+    pub fn forget(&mut self, zone: u32) {
+        self.0.remove(&zone);
+    }
+
+    /// Keeps the latest [`MOST_GENERATIONS`].
+    pub fn limit(&mut self) {
         let mut numbers: Vec<u32> =
             self.0.values().flat_map(|of_zone| of_zone.begun.iter().map(|begun| begun.number)).collect();
         if let Some(surplus) = numbers.len().checked_sub(MOST_GENERATIONS).filter(|surplus| *surplus > 0) {
             numbers.sort_unstable();
             let last_dropped = numbers[surplus - 1];
-            self.0.values_mut().for_each(|of_zone| of_zone.begun.retain(|begun| begun.number > last_dropped));
+            self.retain(|_, _, number| number > last_dropped);
         }
-        self.0.retain(|_, of_zone| !of_zone.begun.is_empty());
     }
 
-    /// The generations of a zone, both numbers ascending.
+    /// The generations of a zone in this epoch, both numbers ascending.
     pub fn of(&self, zone: u32, epoch: u64) -> &[Begun] {
         self.0.get(&zone).filter(|of_zone| of_zone.epoch == epoch).map_or(&[], |of_zone| &of_zone.begun)
     }
@@ -139,6 +147,9 @@ mod tests {
         assert_eq!(generations.records().collect::<Vec<_>>(), [record(3, 8, (20, 5))]);
         generations.retain(|_, epoch, _| epoch > 8);
         assert_eq!(generations.records().count(), 0);
+        generations.begin(&record(3, 9, (20, 5)));
+        generations.forget(3);
+        assert_eq!(generations.records().count(), 0);
     }
 
     #[test]
@@ -147,6 +158,7 @@ mod tests {
         let last = MOST_GENERATIONS as u32 + 5;
         (1..=last).for_each(|number| generations.begin(&record(number / 3, 7, (number as u64, number))));
         generations.retain(|_, _, number| number < last);
+        generations.limit();
         let numbers: Vec<_> = generations.records().map(|record| record.generation).collect();
         assert_eq!(numbers, (5..last).collect::<Vec<_>>());
     }

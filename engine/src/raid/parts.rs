@@ -159,6 +159,11 @@ impl Raid {
         }
     }
 
+    /// Rows of a zone below this one hold complete stripes.
+    pub fn complete_rows(&self, zone: ZoneIndex) -> u64 {
+        self.tail(zone) / self.layout.stripe_blocks()
+    }
+
     /// The tail of a full zone.
     pub fn finished_tail(&self, zone: ZoneIndex) -> u64 {
         self.zone_records.record(zone).finished.unwrap_or(self.layout.capacity_blocks())

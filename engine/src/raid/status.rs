@@ -5,7 +5,7 @@ use crate::{
     format::superblock::{ErrorCounts, Superblock},
     raid::{
         error::{ArrayError, NoPart, Note},
-        geometry::{Layout, Role, each},
+        geometry::{Layout, each},
         parts::Raid,
         policy::{Policy, zrwa::Refusal},
         unreadable::{Gap, most_missing},
@@ -256,9 +256,7 @@ fn lost_ranges(
     let mut lost = BTreeSet::new();
     for range in ranges.iter().filter(|range| range.is_lost) {
         for at in range.from..range.to {
-            let row = at / layout.chunk_blocks;
-            let Role::Data(index) = layout.role(range.member, row) else { continue };
-            let block = row * layout.stripe_blocks() + index * layout.chunk_blocks + at % layout.chunk_blocks;
+            let Some(block) = layout.data_block(range.member, at) else { continue };
             if block < tail(ZoneIndex(range.zone)) {
                 lost.insert((range.zone, block));
             }

@@ -22,7 +22,7 @@ pub struct ZoneRecords {
     burned: RefCell<Vec<BurnedRange>>,
     /// Blocks that a rebuild could not decode.
     bad_blocks: RefCell<BadBlockMap>,
-    /// Kept only if a record begins each generation ([`Superblock::logs_generations`](crate::format::superblock::Superblock::logs_generations)).
+    /// Generations of the zones, in their present epochs; none if no records begin them.
     generations: RefCell<Generations>,
     /// Blocks that drives could not read.
     pub unreadable: UnreadableBlocks,
@@ -36,10 +36,10 @@ impl ZoneRecords {
         generations: Generations,
     ) -> ZoneRecords {
         ZoneRecords {
-            generations: generations.into(),
             records: Rc::new(records.into()),
             burned: burned.into(),
             bad_blocks: bad_blocks.into(),
+            generations: generations.into(),
             unreadable: UnreadableBlocks::default(),
         }
     }
@@ -89,6 +89,9 @@ impl ZoneRecords {
         let before = record.epoch;
         change(record);
         assert!(record.epoch >= before, "zone {} would go from epoch {before} to {}", zone.0, record.epoch);
+        if record.epoch > before {
+            self.generations.borrow_mut().forget(zone.0);
+        }
         record.epoch
     }
 
@@ -134,13 +137,13 @@ impl ZoneRecords {
         self.generations.borrow()
     }
 
-    /// Adds the generation that a record begins, and drops those of earlier epochs, and the earliest beyond the limit.
+    /// Adds the generation that a record begins, and drops the earliest beyond the limit.
     pub fn begin_generation(&self, record: &TailRecord) {
         let epoch = self.epoch(ZoneIndex(record.zone));
         assert!(record.epoch == epoch, "a generation of epoch {} of a zone of epoch {epoch}", record.epoch);
         let mut generations = self.generations.borrow_mut();
         generations.begin(record);
-        generations.retain(|zone, epoch, _| self.epoch(ZoneIndex(zone)) == epoch);
+        generations.limit();
     }
 
     pub fn bad_blocks(&self) -> Ref<'_, BadBlockMap> {

@@ -63,6 +63,11 @@ impl ShardMap {
         (at / self.extent * self.shards + shard as u64) * self.extent + at % self.extent
     }
 
+    /// Number of blocks of the volume.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
     /// Number of blocks of a shard.
     pub fn blocks_of(&self, shard: usize) -> u64 {
         let (shard, whole, rest) = (shard as u64, self.blocks / self.extent, self.blocks % self.extent);

@@ -21,10 +21,9 @@ use crate::{
     process::{
         clock::clock,
         output::{FAILED, HEALTHY, Output, table},
-        size::bytes,
     },
     reactor::{Reactor, ring::Ring},
-    serve::nbd::{NbdAddress, Server, wire::NbdExport},
+    serve::nbd::{NbdAddress, Server},
 };
 use anyhow::{Context, Result, bail, ensure};
 use emu::rng::Rng;
@@ -208,8 +207,8 @@ fn serve(
     let volumes = reactor.wait(volumes(&reactor))??;
     let mut servers = Vec::new();
     for (index, volume) in volumes.into_iter().enumerate() {
-        let export = NbdExport { name: String::new(), size_bytes: bytes(volume.blocks()), read_only: false };
-        servers.push(Server::start(&reactor, volume, &NbdAddress::Socket(socket(dir, index)), export)?);
+        let place = NbdAddress::Socket(socket(dir, index));
+        servers.push(Server::start(&reactor, volume, &place, (String::new(), false))?);
     }
     let sockets = [socket(dir, 0), socket(dir, 1)];
     // The receiver is gone if the benchmark has failed.

@@ -369,8 +369,9 @@ pub enum VolumeCommand {
     },
     /// Enlarge a volume
     ///
-    /// The array may be running or not; for a volume in a namespace, it must not. If the command is interrupted, the volume has its former size or the new one. A
-    /// volume can be larger than its array (overcommitted), and cannot become smaller.
+    /// The array may be running or not; for a volume in a namespace, it must not. If the command is interrupted, the
+    /// volume has its former size or the new one. A volume can be larger than its array (overcommitted), and cannot
+    /// become smaller.
     Resize {
         /// Name, UUID or path of the array
         array: ArrayName,

@@ -62,7 +62,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
             let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full, blocks: None };
-            let set = set(output, &array, change)?;
+            let (set, _) = set(output, &array, change)?;
             output.print(&set, |set| set_text(set, change))?;
             Ok(HEALTHY)
         }
@@ -97,13 +97,13 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
     text
 }
 
-/// Changes the volume, by the daemon if one runs the array, or else in this process.
-fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeSet> {
+/// Changes the volume, by the daemon if one runs the array, or else in this process; also whether it was the daemon.
+fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(VolumeSet, bool)> {
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
         None => {
             if let Some(mut client) = find_running(name)? {
-                return ask(output, &mut client, &Request::SetVolume(change));
+                return Ok((ask(output, &mut client, &Request::SetVolume(change))?, true));
             }
             let (session, below) = namespace::session(name)?;
             let called = namespace::name_of(&session, below.as_ref());
@@ -124,7 +124,7 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<VolumeS
         let volume = Volume::open(runtime, device, VolumeOptions::default()).await;
         let volume = volume.map_err(|error| no_start(&called, error))?;
         change.carry_out(&volume).await?;
-        Ok(VolumeSet::of(called, &volume.status()))
+        Ok((VolumeSet::of(called, &volume.status()), false))
     })?
 }
 
@@ -207,10 +207,9 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
              SIZE"
         )
     });
-    let resized = set(output, name, VolumeChange { blocks: Some(blocks), ..VolumeChange::default() })?;
-    let VolumeSet { array, size_bytes, usable_bytes, .. } = resized;
+    let change = VolumeChange { blocks: Some(blocks), ..VolumeChange::default() };
+    let (VolumeSet { array, size_bytes, usable_bytes, .. }, is_running) = set(output, name, change)?;
     let resized = VolumeResizeOutput { array, size_bytes, usable_bytes };
-    let is_running = find_running(name).is_ok_and(|client| client.is_some());
     output.print(&resized, |resized| {
         let VolumeResizeOutput { array, size_bytes, usable_bytes } = resized;
         let (size, thin) = (show(*size_bytes), at_once(*usable_bytes, *size_bytes));

@@ -11,7 +11,7 @@ use crate::{
     report::{is_there, no_volume},
     serve::{
         ack_log::{AckLog, AckLogContents},
-        nbd::{self, wire::NbdExport},
+        nbd,
         ublk::{self, Backing, BlockDevice, Options, Orphan},
     },
 };
@@ -44,15 +44,15 @@ pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckL
         );
         let ack_log = open::create_ack_log(daemon, &status, left.as_ref(), false).await?;
         let volume = open::open_volume(daemon, &status, &ack_log).await;
-        let export = |volume: &Volume| NbdExport {
-            name: status.name.clone(),
-            size_bytes: bytes(volume.blocks()),
-            read_only: status.read_only,
-        };
         let server = volume.and_then(|volume| {
             let called = &status.name;
             let volume = volume.with_context(|| no_volume(called))?;
-            let server = nbd::Server::start(&daemon.reactor, volume.clone(), place, export(&volume))?;
+            let server = nbd::Server::start(
+                &daemon.reactor,
+                volume.clone(),
+                place,
+                (status.name.clone(), status.read_only),
+            )?;
             ack_log.note_server(&server.place().argument())?;
             Ok(server)
         });

@@ -161,7 +161,8 @@ pub struct LiveRecords {
 impl LiveRecords {
     /// Applies the next record of the log.
     pub fn apply(&mut self, record: &Record, layout: &Layout) {
-        let (chunk_blocks, has_generations) = (layout.chunk_blocks, layout.policy.has_generations());
+        let chunk_blocks = layout.chunk_blocks;
+        let is_tail = |tail: &TailRecord| tail.generation == 0 || layout.policy.has_generations();
         match record {
             Record::Parity(parity) => {
                 if layout.policy.replaces_versions() && parity.index != RELOCATED {
@@ -169,9 +170,7 @@ impl LiveRecords {
                 }
                 self.add(parity, chunk_blocks);
             }
-            // With the policy `zrwa`, tails have no generation.
-            Record::Tail(tail) if tail.generation > 0 && !has_generations => {}
-            Record::Tail(tail) => {
+            Record::Tail(tail) if is_tail(tail) => {
                 // A promise only raises the tail of its generation: parity of writes in flight beyond it stays.
                 let is_raised = self.tails.get(&tail.zone).is_some_and(|known| {
                     (known.epoch, known.generation) == (tail.epoch, tail.generation)
@@ -187,8 +186,7 @@ impl LiveRecords {
                 let incomplete = checkpoint.incomplete.iter().map(|zone| (*zone, epoch(*zone))).collect();
                 *self = LiveRecords { incomplete, ..LiveRecords::default() };
                 checkpoint.parity.iter().for_each(|parity| self.add(parity, chunk_blocks));
-                let is_tail = |tail: &&TailRecord| tail.generation == 0 || has_generations;
-                checkpoint.tails.iter().filter(is_tail).for_each(|tail| self.add_tail(*tail));
+                checkpoint.tails.iter().filter(|tail| is_tail(tail)).for_each(|tail| self.add_tail(*tail));
             }
             Record::Checksums(checksums) => {
                 self.checksums.insert((checksums.zone, checksums.from), checksums.clone());

@@ -426,7 +426,6 @@ async fn read_old_singly(
     let count = blocks.end - blocks.start;
     let (mut data, mut oob) = (Vec::new(), Vec::new());
     let mut unwritten = Vec::new();
-    let complete_rows = raid.tail(zone) / raid.layout.stripe_blocks();
     for at in blocks.clone() {
         if let Some(found) = relocated::get(raid, zone, copy.seat.member, at) {
             let (block, marks) = marked(raid, zone, at, found, copy);
@@ -439,7 +438,7 @@ async fn read_old_singly(
             Ok(()) => (done.data, done.oob),
             // In a complete stripe, it was lost.
             Err(DeviceError::Status(Status::DeallocatedBlock))
-                if at / raid.layout.chunk_blocks >= complete_rows =>
+                if at / raid.layout.chunk_blocks >= raid.complete_rows(zone) =>
             {
                 unwritten.push(at - blocks.start);
                 (Buf::zeroed(BLOCK), zeroed_oob(raid, 1, copy))
@@ -478,7 +477,7 @@ async fn decode_old(
     check_part(raid, zone, copy)?;
     let row = at / layout.chunk_blocks;
     let mut lost = RebuildLoss::default();
-    if row < raid.tail(zone) / layout.stripe_blocks() {
+    if row < raid.complete_rows(zone) {
         let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         if lost.bad_blocks.is_empty() {
             return Ok(marked(raid, zone, at, data, copy));

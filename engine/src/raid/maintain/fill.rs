@@ -205,7 +205,7 @@ pub(super) async fn decode_block(
 ) -> Result<Option<Buf>, RebuildStop> {
     let layout = raid.layout;
     let (row, from) = (at / layout.chunk_blocks, at % layout.chunk_blocks);
-    if row < raid.tail(zone) / layout.stripe_blocks() {
+    if row < raid.complete_rows(zone) {
         let mut lost = RebuildLoss::default();
         let data = stripe::decode_rows(raid, zone, member, at..at + 1, &mut lost).await?;
         return Ok(lost.bad_blocks.is_empty().then_some(data));

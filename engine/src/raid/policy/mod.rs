@@ -36,8 +36,8 @@ impl Policy {
         self == Policy::InPlace
     }
 
-    /// Whether tail records have a generation by which recovery decides which blocks count. Called for every tail record
-    /// that is read or written.
+    /// Whether a tail record has a generation, by which recovery decides which blocks count. If not, one with a generation
+    /// is no tail. Called for every tail record that is read or written.
     pub fn has_generations(self) -> bool {
         self == Policy::InPlace
     }

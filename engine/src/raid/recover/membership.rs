@@ -507,6 +507,7 @@ fn replay<'a>(records: impl Iterator<Item = &'a (Record, u64)>, count: u32) -> R
     burned.retain(|b| is_present(b.zone, b.epoch));
     bad_blocks.retain(is_present);
     generations.retain(|zone, epoch, _| is_present(zone, epoch));
+    generations.limit();
     ReplayedZones { zones, burned, bad_blocks, generations }
 }
 

@@ -82,9 +82,9 @@ pub fn check(
     if !raid.checksums {
         return Ok(());
     }
-    let (start, epoch) = (io::address(raid, member, zone, 0).0, raid.zone_records.epoch(zone) as u32);
-    let generations = raid.zone_records.generations();
-    let begun = generations.of(zone.0, raid.zone_records.epoch(zone));
+    let (start, zone_epoch) = (io::address(raid, member, zone, 0).0, raid.zone_records.epoch(zone));
+    let (epoch, generations) = (zone_epoch as u32, raid.zone_records.generations());
+    let begun = generations.of(zone.0, zone_epoch);
     let size = io::oob_bytes(raid, member).max(SUMMED_OOB_BYTES);
     assert!(oob.len() / size >= data.len() / BLOCK, "{} bytes of metadata for {}", oob.len(), data.len());
     for ((at, block), oob) in (at..).zip(data.chunks(BLOCK)).zip(oob.chunks(size)) {
@@ -136,6 +136,6 @@ pub fn is_left(layout: &Layout, begun: &[Begun], (member, at): (usize, u64), mar
 /// in the partial stripe at the end of a finished zone.
 fn is_parity_of(raid: &Raid, zone: ZoneIndex, stripe: u64, content: Content) -> bool {
     let Content::Parity(covers) = content else { return false };
-    let is_partial = || stripe >= raid.tail(zone) / raid.layout.stripe_blocks();
+    let is_partial = || stripe >= raid.complete_rows(zone);
     covers as u64 == raid.layout.data_chunks() || is_partial()
 }

@@ -104,7 +104,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The server of a volume.
 pub struct Server {
     bytes: Bytes,
-    export: NbdExport,
+    /// The name by which clients select the volume.
+    name: String,
+    read_only: bool,
     ring: Ring,
     runtime: Runtime,
     place: NbdAddress,
@@ -134,12 +136,13 @@ impl Server {
         reactor: &Reactor,
         volume: Volume,
         place: &NbdAddress,
-        export: NbdExport,
+        (name, read_only): (String, bool),
     ) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
             bytes: Bytes::of(volume, reactor.buffers(), Some(reactor.ring()?.clone())),
-            export,
+            name,
+            read_only,
             ring: reactor.ring()?.clone(),
             runtime: reactor.runtime().clone(),
             place,
@@ -276,7 +279,8 @@ impl Server {
         let server = self.clone();
         self.runtime.spawn(async move {
             // If the client disappears or sends invalid data, only its own connection ends.
-            let export = NbdExport { size_bytes: server.bytes.size_bytes(), ..server.export.clone() };
+            let (name, size_bytes) = (server.name.clone(), server.bytes.size_bytes());
+            let export = NbdExport { name, size_bytes, read_only: server.read_only };
             let Ok(Some(terms)) = connection.negotiate(&export).await else { return };
             server.refusal_logged.set(false);
             for _ in 0..WORKERS {

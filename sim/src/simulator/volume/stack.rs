@@ -84,8 +84,8 @@ pub(super) async fn create(
     Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())
 }
 
-/// Opens the volume on these drives, and enlarges it to `size` blocks, if there are any. `left` are the tails of a killed process;
-/// those of the new one are recorded in `tails`.
+/// Opens the volume on these drives, and enlarges it to `size` blocks, if there are any. `left` are the tails of a killed
+/// process; those of the new one are recorded in `tails`.
 pub(super) async fn bring_up(
     runtime: Runtime,
     over: DeviceBelow,

@@ -190,8 +190,7 @@ async fn read_rows(
     let passed = wps.iter().flatten().min().copied().unwrap_or(0) / chunk;
     let base_row = record.finished.map_or(passed, |tail| passed.min(tail / layout.stripe_blocks()));
     let end_row = (base_row + 2 * layout.distance).min(layout.rows);
-    let generations = raid.zone_records.generations().clone();
-    let begun = generations.of(zone.0, told.epoch);
+    let begun = raid.zone_records.generations().of(zone.0, told.epoch).to_vec();
     let mut rows = RecoveryRows {
         evidence: InplaceEvidence {
             base_row,
@@ -214,7 +213,7 @@ async fn read_rows(
                     || layout.data_block(member, at).is_some_and(|block| block < told.tail_blocks);
                 let mark = block.as_ref().ok().and_then(|(_, mark)| *mark);
                 let mark = mark.filter(|mark| mark.epoch == told.epoch as u32);
-                let is_left = |mark: &Mark| checksum::is_left(layout, begun, (member, at), mark);
+                let is_left = |mark: &Mark| checksum::is_left(layout, &begun, (member, at), mark);
                 let block = match mark {
                     Some(mark) if is_kept && is_left(&mark) => Err(Status::DeallocatedBlock.into()),
                     None if raid.checksums && at < wp_blocks => {

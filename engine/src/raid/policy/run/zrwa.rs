@@ -72,19 +72,17 @@ impl LoggedTails {
 
 /// See `Policy::secure`: the data and its parity are enough to find the tail again, but a record begins a generation.
 pub async fn begin_generation(raid: &Raid, zone: &Zone) {
-    if !raid.logs_generations {
+    let generation = raid.membership.generation();
+    // A record of generation 0 would be a tail.
+    if !raid.logs_generations || generation == 0 {
         return;
     }
-    let (generation, sequence) = (raid.membership.generation(), raid.membership.next_sequence());
     let (epoch, tail_blocks) = {
         let flow = zone.flow.borrow();
         (flow.epoch(), flow.complete())
     };
-    // A record of generation 0 would be a tail.
-    if generation == 0 {
-        return;
-    }
     let record = TailRecord { zone: zone.index.0, generation, epoch, tail_blocks };
+    let sequence = raid.membership.next_sequence();
     raid.zone_records.begin_generation(&record);
     durable::broadcast(raid, Record::Tail(record), sequence).await;
 }
