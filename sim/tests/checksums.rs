@@ -317,6 +317,47 @@ fn block_of_interrupted_write_is_detected() {
     assert!(detected > 100, "{detected} blocks");
 }
 
+/// A drive that is shut down in an orderly way makes a zone empty if its write pointer has not moved, and keeps the blocks
+/// of an interrupted write, although nothing in the zone was promised.
+#[test]
+fn block_of_interrupted_first_write_is_detected() {
+    let in_marks = KINDS.into_iter().filter(|kind| kind.policy.uses_zrwa() && kind.oob_bytes > 0);
+    let cases = in_marks.flat_map(|kind| [[0, 3], [0, 1], [1, 2]].map(|held| (kind, held)));
+    let mut detected = 0;
+    for (kind, held) in cases {
+        let mut scene = Scene::created(kind.options(), kind.shape());
+        let data = scene.data();
+        scene.rig.rule(move |drive, command| {
+            let is_write = matches!(command, Command::Write { .. }) && !is_metadata(command, data);
+            Act::hold_if(held.contains(&drive) && is_write)
+        });
+        drop(scene.start(Command::write(Lba(0), Buf::copy_of(&vec![9; STRIPE as usize * BLOCK]), false)));
+        scene.stop();
+        scene.rig.shut_down();
+        let places =
+            (0..4).flat_map(|member| written(&scene, member, 0).into_iter().map(move |at| (member, at)));
+        let stored = |scene: &Scene, member, at| scene.rig.stored(member, address(scene, 0, at));
+        let left: Vec<_> =
+            places.filter_map(|(member, at)| Some((member, at, stored(&scene, member, at)?))).collect();
+        scene.assemble(None);
+        // A part of the interrupted write may have been kept.
+        let tail = scene.tail(0);
+        scene.write(0, tail, STRIPE + 2 - tail);
+        let data = [vec![9; tail as usize * BLOCK], pattern(tail, STRIPE + 2 - tail)].concat();
+        for (member, at, bytes) in
+            left.iter().filter(|(member, at, bytes)| stored(&scene, *member, *at).as_ref() != Some(bytes))
+        {
+            let lba = address(&scene, 0, *at);
+            let now = stored(&scene, *member, *at);
+            scene.rig.forge(*member, lba, Some(bytes));
+            assert_eq!(holds(&scene, &data), Some(true), "{kind:?}, {held:?}: {at} of {member}");
+            scene.rig.forge(*member, lba, now.as_deref());
+            detected += 1;
+        }
+    }
+    assert!(detected > 0, "no block was left");
+}
+
 /// A block of an earlier life of the zone has the same address.
 #[test]
 fn block_of_earlier_zone_epoch_is_detected() {

@@ -3,7 +3,8 @@
 //! After a crash, a ZRWA may hold blocks beyond the tail that recovery finds. They are written again, in the same epoch
 //! of the zone, so a drive that loses such a write returns a block with a valid mark. But the mark has the number of an
 //! earlier assembly: an assembly that continues a zone at a tail begins a *generation* there, and blocks behind this tail
-//! of earlier generations are not data of the array.
+//! of earlier generations are not data of the array. So does an assembly with the policy `zrwa` at the start of a zone
+//! that is empty, and that it has not reset: a drive may have made it empty, and kept such blocks.
 
 use crate::format::record::TailRecord;
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ pub struct Generations(BTreeMap<u32, ZoneGenerations>);
 #[derive(Clone, Debug)]
 struct ZoneGenerations {
     epoch: u64,
-    /// Without the first one, which begins at block 0.
+    /// Without the generation of the assembly that has reset the zone, which begins at block 0.
     begun: Vec<Begun>,
 }
 
@@ -32,10 +33,10 @@ pub struct Begun {
 }
 
 impl Generations {
-    /// Adds the generation that `record` begins, if it is not the first one of its zone.
+    /// Adds the generation that `record` begins, if it begins one.
     pub fn begin(&mut self, record: &TailRecord) {
         let &TailRecord { zone, generation: number, epoch, tail_blocks } = record;
-        if number == 0 || tail_blocks == 0 {
+        if number == 0 {
             return;
         }
         let of_zone = self.0.entry(zone).or_insert(ZoneGenerations { epoch, begun: Vec::new() });
@@ -108,6 +109,7 @@ pub fn may_be_of(begun: &[Begun], at: u64, number: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raid::policy::Policy;
 
     fn record(zone: u32, epoch: u64, (tail_blocks, generation): (u64, u32)) -> TailRecord {
         TailRecord { zone, generation, epoch, tail_blocks }
@@ -128,12 +130,21 @@ mod tests {
 
     #[test]
     fn block_is_of_generation_that_began_before_it_or_later() {
-        assert_eq!(earliest(&of(&[(0, 3)])), [0; 6], "the first generation");
+        assert_eq!(earliest(&of(&[(0, 3)])), [3; 6], "from the start of the zone");
+        assert_eq!(earliest(&of(&[(0, 3), (10, 3), (20, 5)])), [3, 3, 3, 3, 5, 5]);
         assert_eq!(earliest(&of(&[(10, 3), (20, 5)])), [0, 0, 3, 3, 5, 5]);
         assert_eq!(earliest(&of(&[(20, 5), (10, 3)])), [0, 0, 3, 3, 5, 5], "in any order");
         assert_eq!(earliest(&of(&[(10, 3), (10, 4)])), [0, 0, 4, 4, 4, 4], "nothing written by the third");
         assert_eq!(earliest(&of(&[(10, 3), (20, 3)])), [0, 0, 3, 3, 3, 3], "its tail was raised");
         assert_eq!(earliest(&of(&[(20, 3), (10, 4)])), [0, 0, 4, 4, 4, 4], "an earlier tail");
+    }
+
+    #[test]
+    fn opening_of_zone_begins_generation_with_zrwa_only() {
+        for (policy, begun) in [(Policy::Zrwa, [true; 2]), (Policy::InPlace, [false, true])] {
+            assert_eq!([0, 10].map(|tail| policy.begins_generation(&record(3, 7, (tail, 3)))), begun);
+            assert!(!policy.begins_generation(&record(3, 7, (10, 0))), "a tail");
+        }
     }
 
     #[test]

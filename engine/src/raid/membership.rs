@@ -25,6 +25,8 @@ pub struct Membership {
     superblock: RefCell<Superblock>,
     /// The last sequence number that was given out.
     sequence: Cell<u64>,
+    /// The last sequence number that earlier assemblies have given out.
+    earlier: u64,
     /// Number of this assembly in the out-of-band metadata of the blocks that it writes: low bits of the last event
     /// before it. Earlier assemblies have smaller numbers, since each had an event of its own before it wrote to any
     /// zone, and a member without that event holds none of its blocks.
@@ -54,6 +56,7 @@ impl Membership {
             generation: superblock.event as u32,
             superblock: superblock.into(),
             sequence: sequence.into(),
+            earlier: sequence,
             failed: Cell::default(),
             fenced: Cell::default(),
             pending: Cell::default(),
@@ -93,6 +96,11 @@ impl Membership {
         assert!(next < MOST_NUMBER, "sequence number {next}");
         self.sequence.set(next);
         next
+    }
+
+    /// Whether an earlier assembly has given out a sequence number.
+    pub fn is_of_earlier_assembly(&self, sequence: u64) -> bool {
+        sequence <= self.earlier
     }
 
     /// Makes all further sequence numbers larger than `sequence`.

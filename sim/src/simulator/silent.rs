@@ -125,6 +125,7 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
     let others = (kind == Silent::Misdirected).then_some((bay, other));
     let concerned = [Some(old.unwrap_or((bay, lba))), others];
     let in_last_group = concerned.into_iter().flatten().any(|(bay, lba)| is_in_last_group(world, bay, lba));
+    let (bay, lba) = old.unwrap_or((bay, lba));
     let left = match kind {
         Silent::Flipped => {
             let (mut flipped, bit) = (bytes, world.rng.below(BLOCK as u64 * 8) as usize);
@@ -140,13 +141,14 @@ pub(super) fn fail_silently(world: &mut World<'_>, run_state: &mut RunState) {
             Some(old) => world.command_queue.ssd(old.bay).forge(old.lba, Some(&old.bytes)),
             None => {
                 // The old contents come back later.
+                world.trace.note(|| format!("drive{bay} remembers block {}", lba.0));
                 run_state.old = Some(OldBlock { bay, lba, bytes });
                 return;
             }
         },
     };
     run_state.failed_silently = left.is_ok();
-    world.trace.note(|| format!("member {member} (drive{bay}): {kind:?} write of block {}", lba.0));
+    world.trace.note(|| format!("drive{bay}: {kind:?} write of block {}", lba.0));
     world.counts.faults += 1;
     world.counts.in_last_groups += u64::from(in_last_group);
     *match kind {

@@ -4,7 +4,7 @@ use crate::{
     format::{
         codec::{Absurd, FAR, MOST_NUMBER},
         lineage::Attempt,
-        record::{BurnedRange, Lacks, Record, ZoneRecord},
+        record::{BurnedRange, Lacks, Record, TailRecord, ZoneRecord},
         superblock::{Stage, Superblock, SuperblockMember},
     },
     raid::{
@@ -12,6 +12,7 @@ use crate::{
         error::{BadDrive, DriveFault, NoArray, Note},
         generations::Generations,
         membership::SKIPPED_BY_TAKEOVER,
+        policy::Policy,
         recover::{
             lineage::{continues, have_diverged},
             scan::{Candidate, LogScan},
@@ -315,7 +316,7 @@ impl Places {
         // The drive of the two that is not used may have newer records than all drives that are present.
         let sequence = seen + if undecided != 0 { SKIPPED_BY_TAKEOVER } else { 0 };
         let ReplayedZones { mut zones, burned, bad_blocks, generations } =
-            replay(taken().flat_map(|c| &c.log.records), superblock.zones);
+            replay(taken().flat_map(|c| &c.log.records), (superblock.zones, superblock.policy));
         // The newest event of the members that return.
         let (mut returned, mut by_force, mut back) = (0, 0, 0);
         for mut candidate in forced {
@@ -396,7 +397,7 @@ fn is_outdated(candidate: &Candidate, members: &[Option<Candidate>], zones: u32)
     if candidate.log.live.lacks_records {
         return false;
     }
-    let own = replay(candidate.log.records.iter(), zones).zones;
+    let own = replay(candidate.log.records.iter(), (zones, candidate.superblock().policy)).zones;
     let others = members.iter().flatten().flat_map(|other| &other.log.records);
     let known = |first: &u32, epoch: &u64| own.get(*first as usize).is_none_or(|zone| zone.epoch >= *epoch);
     others.into_iter().any(|(record, _)| match record {
@@ -435,7 +436,7 @@ impl Candidate {
     /// Uses a stale member for the zones that wait for it, and for those still in the epoch that it knows.
     fn return_by_force(&mut self, zones: &mut [ZoneRecord]) {
         let bit = 1u32 << self.log.origin.member;
-        let own = replay(self.log.records.iter(), zones.len() as u32).zones;
+        let own = replay(self.log.records.iter(), (zones.len() as u32, self.superblock().policy)).zones;
         self.mark_lost(zones, |index, zone| {
             let own = &own[index];
             own.epoch == zone.epoch && !zone.resetting && !own.resetting && (own.lost | zone.lost) & bit == 0
@@ -467,7 +468,11 @@ struct ReplayedZones {
 
 /// The state of the zones: the newest checkpoint, and the changes that any member logged after it. Takes the `records`
 /// of all members with their sequence numbers.
-fn replay<'a>(records: impl Iterator<Item = &'a (Record, u64)>, count: u32) -> ReplayedZones {
+fn replay<'a>(
+    records: impl Iterator<Item = &'a (Record, u64)>,
+    (count, policy): (u32, Policy),
+) -> ReplayedZones {
+    let begins = |tail: &&TailRecord| policy.begins_generation(tail);
     let mut zones = vec![ZoneRecord::default(); count as usize];
     let (mut burned, mut bad_blocks) = (Vec::new(), BadBlockMap::default());
     let mut generations = Generations::default();
@@ -482,7 +487,7 @@ fn replay<'a>(records: impl Iterator<Item = &'a (Record, u64)>, count: u32) -> R
                 bad_blocks = BadBlockMap::default();
                 checkpoint.bad_blocks.iter().for_each(|bad_block| bad_blocks.add(*bad_block));
                 generations = Generations::default();
-                checkpoint.tails.iter().for_each(|tail| generations.begin(tail));
+                checkpoint.tails.iter().filter(begins).for_each(|tail| generations.begin(tail));
             }
             Record::Checkpoint(_) => {}
             _ => {
@@ -499,7 +504,9 @@ fn replay<'a>(records: impl Iterator<Item = &'a (Record, u64)>, count: u32) -> R
         if let Record::BadBlocks(part) = record {
             bad_blocks.set(part.clone());
         }
-        if let Record::Tail(tail) = record {
+        if let Record::Tail(tail) = record
+            && begins(&tail)
+        {
             generations.begin(tail);
         }
     }
@@ -674,11 +681,11 @@ mod tests {
         let newer = [(checkpoint(None, vec![burned(3), burned(4)]), 20)];
         // In any order of the members.
         for records in [[&older[..], &newer], [&newer, &older]] {
-            let found = replay(records.into_iter().flatten(), 1);
+            let found = replay(records.into_iter().flatten(), (1, Policy::Log));
             let zone = found.zones[0];
             assert_eq!((zone.finished, zone.lost, found.burned), (None, 0, vec![burned(4)]));
         }
-        let found = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), 1);
+        let found = replay([&newer[..], &[(lacks, 21)]].into_iter().flatten(), (1, Policy::Log));
         assert_eq!(found.zones[0].lost, 2);
     }
 }

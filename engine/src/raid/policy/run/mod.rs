@@ -30,7 +30,12 @@ impl Policy {
     /// Logs the records that a new zone needs, after the members' zones were opened and before they are written.
     pub async fn opened(self, raid: &Raid, zone: &Zone) {
         match self {
-            Policy::Log | Policy::Zrwa => {}
+            Policy::Log => {}
+            // In a zone that this assembly has reset there is nothing of an earlier one.
+            Policy::Zrwa if raid.membership.is_of_earlier_assembly(raid.zone_records.epoch(zone.index)) => {
+                zrwa::begin_generation(raid, zone).await;
+            }
+            Policy::Zrwa => {}
             Policy::InPlace => inplace::begin_generation(raid, zone, 0).await,
         }
     }
