@@ -835,8 +835,9 @@ fn listen(mut input: &[u8]) {
         taken.try_into().ok()
     }
     let export = NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false };
+    let other = NbdExport { name: "pond".into(), ..export.clone() };
     let mut negotiate = || {
-        let mut negotiation = Negotiation::new(&export, take(&mut input)?)?;
+        let mut negotiation = Negotiation::new(vec![export.clone(), other.clone()], take(&mut input)?)?;
         loop {
             let header = take(&mut input)?;
             let (data, rest) = input.split_at_checked(negotiation.option_bytes(&header)? as usize)?;

@@ -243,6 +243,20 @@ fn bench_checksums_output_matches_schema() {
 }
 
 #[test]
+fn json_output_of_pool_commands_matches_schemas() {
+    let place = Place::new();
+    place.run(&["emulate", "create", "d", "--count", "4", "--zones", "32", "--zone-capacity", "8M"]).ok();
+    place.create("tank", "d", 4).ok();
+    let prints = |name: &str, args: &[&str]| check(&place.json(args), &schema(name), name);
+    prints("volume-create-in-pool.json", &["volume", "create", "d/mail", "--size", "1G"]);
+    prints("volume-list.json", &["volume", "list", "d"]);
+    prints("volume-set.json", &["volume", "set", "d/mail", "--compression", "lz4"]);
+    prints("volume-resize.json", &["volume", "resize", "d/mail", "--size", "2G"]);
+    prints("volume-rename.json", &["volume", "rename", "d/mail", "post"]);
+    prints("volume-remove.json", &["volume", "remove", "d/post", "--yes"]);
+}
+
+#[test]
 fn bench_output_matches_schemas() {
     let place = Place::new();
     let bench = |level: &str| {

@@ -19,6 +19,7 @@ mod manual;
 mod names;
 mod namespaces;
 mod owner;
+mod pool;
 mod scrub;
 mod single;
 mod status;

@@ -194,6 +194,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             // Plain data: reports, names, and messages to daemons.
             "report",
             "control::name",
+            "control::pool",
             "control::tenants",
             "control::protocol",
             "control::client",

@@ -27,6 +27,7 @@ mod mirror;
 mod moments;
 mod namespaces;
 mod owner;
+mod pool;
 mod power_loss;
 mod probe;
 mod raid6;

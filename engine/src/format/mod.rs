@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod lineage;
+pub mod name;
 pub mod oob;
 pub mod record;
 pub mod superblock;

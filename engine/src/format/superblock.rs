@@ -12,6 +12,7 @@ use crate::{
         Uuid,
         codec::{Absurd, Decoder, Encoder, MOST_NUMBER, RecordError, expect},
         lineage::Lineage,
+        name::{NAME_BYTES, shows, wrong_with_name},
         oob::{OOB_BYTES, SUMMED_OOB_BYTES},
     },
     raid::{
@@ -24,9 +25,6 @@ use std::ops::RangeInclusive;
 
 /// Default of [`Superblock::error_limit`].
 pub const ERROR_LIMIT: u32 = 100;
-
-/// Longest name of an array, in bytes.
-pub const NAME_BYTES: usize = 64;
 
 /// Longest model name of a drive, in bytes: that of NVMe.
 pub const MODEL_BYTES: usize = 40;
@@ -97,34 +95,6 @@ pub fn level_name(parities: usize) -> String {
 
 /// Blocks in a chunk: 8 KiB to 16 MiB.
 pub const CHUNK_BLOCKS: RangeInclusive<u64> = 2..=4096;
-
-/// Whether a character is visible on a terminal: neither a control character nor invisible, and without effect on the
-/// order of others.
-fn shows(c: char) -> bool {
-    let unseen = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        || matches!(c, '\u{feff}' | '\u{fff0}'..='\u{fffd}' | '\u{e0000}'..='\u{e0fff}');
-    !c.is_control() && !unseen
-}
-
-/// Why `name` is not valid for an array; `None` if it is. Names become files below /dev, are printed on terminals and
-/// typed into shells, and the superblock of a crafted drive may contain any text.
-pub fn wrong_with_name(name: &str) -> Option<&'static str> {
-    if !(1..=NAME_BYTES).contains(&name.len()) {
-        Some("it has 1 to 64 bytes")
-    } else if name.contains('/') {
-        Some("it cannot contain '/', or it would look like a path")
-    } else if !name.chars().all(shows) {
-        Some("it cannot contain invisible characters")
-    } else if name.trim() != name {
-        Some("it cannot begin or end with a space")
-    } else if name.starts_with('-') {
-        Some("it cannot begin with '-', or it would look like an option")
-    } else if [".", ".."].contains(&name) {
-        Some("'.' and '..' are names of directories")
-    } else {
-        None
-    }
-}
 
 /// The visible part of a drive's own description, cut to `most` bytes.
 pub fn kept_of(text: &str, most: usize) -> String {

@@ -11,11 +11,10 @@ use crate::{
     format::{
         codec::{Absurd, RecordError},
         lineage::{Attempt, Lineage},
+        name::NAME_BYTES,
         oob::{Content, Mark, OOB_BYTES, SUMMED_OOB_BYTES},
         record::*,
-        superblock::{
-            self, ErrorCounts, MODEL_BYTES, NAME_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember,
-        },
+        superblock::{self, ErrorCounts, MODEL_BYTES, SERIAL_BYTES, Stage, Superblock, SuperblockMember},
         *,
     },
     raid::{

@@ -1,10 +1,7 @@
 //! Changes of an array's name, owner, automatic start, and error limit.
 
 use crate::{
-    format::{
-        Uuid,
-        superblock::{Superblock, wrong_with_name},
-    },
+    format::{Uuid, name::wrong_with_name, superblock::Superblock},
     raid::error::ArrayError,
 };
 

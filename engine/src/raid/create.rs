@@ -6,12 +6,12 @@ use crate::{
     format::{
         Uuid,
         lineage::Lineage,
+        name::wrong_with_name,
         oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
             AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GENERATIONS, GROUP_CHECKSUMS,
             GROUPS, Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of,
-            wrong_with_name,
         },
     },
     raid::{

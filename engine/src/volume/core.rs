@@ -303,8 +303,9 @@ impl VolumeState {
     }
 
     /// Whether all blocks of the unit that begins with `block` may be stored as a piece of `grains` grains: there is
-    /// room, or this takes no additional room. The page has to be known.
-    pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32)) -> bool {
+    /// room, or this takes no additional room. With `uses_reserve` new blocks may use the reserve, too. The page has to
+    /// be known.
+    pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32), uses_reserve: bool) -> bool {
         let more = address::charge(grains, unit.blocks());
         if self.space.has_room_for_new(more) {
             return true;
@@ -312,7 +313,7 @@ impl VolumeState {
         let more = more.saturating_sub(self.freed(block, unit));
         // Only overwrites may use the reserve: the journal and the metadata of a full file system.
         let mut blocks = block..block + unit.blocks() as u64;
-        match blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
+        match uses_reserve || blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
             true => self.space.has_room(more),
             false => self.space.has_room_for_new(more),
         }

@@ -87,6 +87,10 @@ pub enum VolumeError {
     TooFullToGrow,
     #[error("a volume of several parts, as on devices of more than 16 TiB, cannot change its size yet")]
     ManyShards,
+    #[error("the device carries a pool of volumes, not one volume")]
+    IsPool,
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     #[error("part {shard} of the volume, with zones {first_zone} and following of the device: {error}")]
     InShard { shard: usize, first_zone: u32, error: Box<VolumeError> },
 }
@@ -108,6 +112,21 @@ impl VolumeError {
             error => error,
         }
     }
+}
+
+/// Why a volume of a pool cannot be used or changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    #[error("there is no volume '{name}'")]
+    NoVolume { name: String },
+    #[error("there is a volume '{name}' already, or it is being removed")]
+    NameTaken { name: String },
+    #[error("this cannot be the name of a volume: {why}")]
+    WrongName { why: &'static str },
+    #[error("there are {most} volumes, and no more are possible")]
+    NoSlot { most: u32 },
+    #[error("block {block} of the table of volumes is damaged")]
+    TableDamaged { block: u64 },
 }
 
 /// Why a device cannot carry a volume.

@@ -370,6 +370,18 @@ impl SectorSize {
     }
 }
 
+/// Feature of a root: the blocks are those of a pool, and the first of them hold its table ([`super::pool_table`]).
+pub const POOL: u64 = 1;
+
+/// Division of the blocks of a pool, which never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolShape {
+    /// Blocks of an extent.
+    pub extent_blocks: u32,
+    /// Most volumes.
+    pub slots: u32,
+}
+
 /// The identity of a volume, which never changes, apart from its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeIdentity {
@@ -380,6 +392,8 @@ pub struct VolumeIdentity {
     pub zone_capacity_blocks: u64,
     pub zones: u32,
     pub sector: SectorSize,
+    /// Division of the blocks among the volumes of a pool; `None` if they are those of one volume.
+    pub pool: Option<PoolShape>,
 }
 
 impl VolumeIdentity {
@@ -410,8 +424,8 @@ pub struct Root {
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
-    /// Features (bits) without which a program must not open the volume; none is defined yet.
-    pub features: u64,
+    /// Features (bits) without which a program must not open the volume, except [`POOL`].
+    pub other_features: u64,
     pub cuts: Vec<CutRecord>,
     /// Places of the blocks of the directory.
     pub directory: Vec<Address>,
@@ -422,12 +436,13 @@ pub struct Root {
 impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
-        let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector } = &self.identity;
+        let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector, pool } = &self.identity;
+        let features = self.other_features | if pool.is_some() { POOL } else { 0 };
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
         out.u64(self.mapped).u32(u32::from_le_bytes([codec, level, self.unit.number(), self.queue_seconds]));
-        out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32).u64(self.features);
+        out.u32(self.cuts.len() as u32).u32(self.directory.len() as u32).u64(features);
         for cut in &self.cuts {
             out.u32(cut.stream as u32).u32(cut.zone).u32(cut.offset).u32(cut.written);
         }
@@ -436,6 +451,10 @@ impl Root {
         }
         for zone in &self.zones {
             out.u32(zone.live).u64(zone.segment << 8 | zone.state as u64);
+        }
+        // Behind everything else, where a program without pools does not look before it refuses the feature.
+        if let Some(PoolShape { extent_blocks, slots }) = pool {
+            out.u32(*extent_blocks).u32(*slots);
         }
         out.0
     }
@@ -449,6 +468,7 @@ impl Root {
             zone_capacity_blocks: from.u64().ok()?,
             zones: from.u32().ok()?,
             sector: SectorSize::from_bytes(from.u32().ok()?)?,
+            pool: None,
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
@@ -475,7 +495,7 @@ impl Root {
             codec,
             unit,
             queue_seconds,
-            features,
+            other_features: features & !POOL,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -501,6 +521,9 @@ impl Root {
                 return None;
             }
             root.zones.push(RootZone { live, state, segment });
+        }
+        if features & POOL != 0 {
+            root.identity.pool = Some(PoolShape { extent_blocks: from.u32().ok()?, slots: from.u32().ok()? });
         }
         Some(root)
     }
@@ -600,6 +623,7 @@ mod tests {
             zone_capacity_blocks: 50,
             zones: 2,
             sector: SectorSize::B512,
+            pool: Some(PoolShape { extent_blocks: 16, slots: 3 }),
         };
         let root = Root {
             identity,
@@ -611,7 +635,7 @@ mod tests {
             codec: Some(Codec::Lz4),
             unit: Unit::MOST,
             queue_seconds: 60,
-            features: 1 << 40,
+            other_features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],
             zones: vec![

@@ -1,6 +1,11 @@
 //! Options of a volume, at creation and at runtime.
 
-use crate::volume::{address::Unit, format::SectorSize, piece::Codec, victim::Choice};
+use crate::volume::{
+    address::Unit,
+    format::{PoolShape, SectorSize},
+    piece::Codec,
+    victim::Choice,
+};
 
 /// Options of a new volume.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +22,8 @@ pub struct VolumeCreateOptions {
     pub unit: Unit,
     /// Number of independent logs that share the zones; by default as few as the size of the device requires.
     pub shards: Option<u32>,
+    /// Divides the blocks among the volumes of a pool ([`super::Pool`]).
+    pub pool: Option<PoolShape>,
 }
 
 /// Runtime options of a volume.

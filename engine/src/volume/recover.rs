@@ -45,7 +45,7 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// When the device cannot carry such a volume, is not empty, or fails.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    VolumeCreateOptions { uuid, blocks, sector, codec, unit, .. }: VolumeCreateOptions,
+    VolumeCreateOptions { uuid, blocks, sector, codec, unit, pool, .. }: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = ShardPlan::of(device.geometry(), blocks)?;
     let scan = DeviceScan::at(device.clone()).await?;
@@ -69,6 +69,7 @@ pub async fn create(
         zone_capacity_blocks: device.geometry().zone_capacity_blocks,
         zones: device.geometry().zones,
         sector,
+        pool,
     };
     let root = Root {
         generation: 1,
@@ -79,7 +80,7 @@ pub async fn create(
         codec,
         unit: unit.min(plan.unit),
         queue_seconds: 0,
-        features: 0,
+        other_features: 0,
         cuts: Vec::new(),
         directory: vec![0; PagedMap::directory_blocks(identity.blocks) as usize],
         zones: vec![Default::default(); identity.zones as usize],
@@ -427,6 +428,7 @@ mod tests {
             zone_capacity_blocks: 9,
             zones: 6,
             sector: Default::default(),
+            pool: None,
         };
         let uses =
             [ZoneUse::Free, ZoneUse::Free, ZoneUse::Data, ZoneUse::Data, ZoneUse::Map, ZoneUse::ClosedData];
@@ -447,7 +449,7 @@ mod tests {
                 codec: None,
                 unit: Unit::BLOCK,
                 queue_seconds: 0,
-                features: 0,
+                other_features: 0,
                 cuts: cuts.iter().map(cut).collect(),
                 directory: Vec::new(),
                 zones: uses.map(of).to_vec(),

@@ -3,6 +3,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Done, Status},
+    evidence::reread_verified,
     runtime::{COPY, SLICE, give_way, is_spent, work},
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
@@ -10,7 +11,7 @@ use crate::{
         core::{Need, Piece, VolumeCore, VolumeState},
         format::FANOUT,
         gc,
-        piece::PackedPieces,
+        piece::{Encoding, PackedPieces},
         space::ZonePurpose,
         stream::Ticket,
     },
@@ -246,21 +247,64 @@ fn start_run<'c>(
     Ok(count)
 }
 
-/// Writes blocks from `at` on. With `fua` they are durable at the return.
+/// Reads block `at`, and every alternative that the device has for it, until `verify` accepts one. No request that
+/// writes may be in progress.
+///
+/// # Errors
+/// When the block cannot be read, or nothing verifies.
+pub async fn read_verified<T>(
+    core: &VolumeCore,
+    at: u64,
+    verify: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, DeviceError> {
+    let read = read(core, at, Buf::zeroed(BLOCK)).await;
+    if let Err(DeviceError::Gone) = read {
+        return Err(DeviceError::Gone);
+    }
+    if let Ok(data) = &read
+        && let Some(found) = verify(data)
+    {
+        return Ok(found);
+    }
+    core.hold((at / FANOUT) as u32, Need::Read).await?;
+    let place = core.state.borrow_mut().map.get(at).filter(|place| *place != 0 && address::is_whole(*place));
+    if let Some(place) = place {
+        let lba = core.state.borrow().lba(&*core.device, place);
+        if let Some(found) = reread_verified(&*core.device, lba, verify).await {
+            core.reread.set(core.reread.get() + 1);
+            return Ok(found);
+        }
+    }
+    Err(read.err().unwrap_or(Status::UnrecoveredReadError.into()))
+}
+
+/// How blocks are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteTerms {
+    /// They are durable at the return.
+    pub fua: bool,
+    /// Compression.
+    pub encoding: Option<Encoding>,
+    /// New blocks may use the reserve, like overwritten ones.
+    pub uses_reserve: bool,
+}
+
+/// Writes blocks from `at` on.
 ///
 /// # Errors
 /// Capacity Exceeded if there is not enough room; some blocks may have been written.
-pub async fn write(core: &VolumeCore, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
+pub async fn write(
+    core: &VolumeCore,
+    at: u64,
+    data: &Buf,
+    WriteTerms { fua, encoding, uses_reserve }: WriteTerms,
+) -> Result<(), DeviceError> {
     let blocks = check_data(core, at, data)?;
     core.check()?;
     core.note_use();
     let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
     let flushes = fua && core.options.fua_stands_alone && core.device.geometry().volatile_cache;
     let _writing = WriteCount::new(core);
-    let encoding = {
-        let state = core.state.borrow();
-        state.codec.map(|codec| (codec, state.unit))
-    };
     let mut parts = WriteParts::default();
     while from < blocks && result.is_ok() {
         let (first, mut end, mut packed) = (from, blocks, None);
@@ -277,8 +321,8 @@ pub async fn write(core: &VolumeCore, at: u64, data: &Buf, fua: bool) -> Result<
             give_way().await;
             hold_to_change(core, (at + from) / FANOUT, &request_groups).await?;
             let before = from;
-            result =
-                place_blocks(core, at, data, (&mut from, end, fua && !flushes), pieces, &mut request_groups);
+            let terms = WriteTerms { fua: fua && !flushes, encoding, uses_reserve };
+            result = place_blocks(core, at, data, (&mut from, end, terms), pieces, &mut request_groups);
             if from == before && result.is_ok() {
                 request_groups.launch(core);
                 core.few.open();
@@ -336,7 +380,7 @@ async fn wait_for_room(core: &VolumeCore) -> Result<(), DeviceError> {
 }
 
 /// Counts a request that is refused for lack of room, and wakes garbage collection.
-fn refuse(core: &VolumeCore) -> DeviceError {
+pub fn refuse(core: &VolumeCore) -> DeviceError {
     core.state.borrow_mut().refused += 1;
     core.few.open();
     Status::CapacityExceeded.into()
@@ -351,7 +395,7 @@ fn place_blocks(
     core: &VolumeCore,
     at: u64,
     data: &Buf,
-    (from, end, fua): (&mut u64, u64, bool),
+    (from, end, terms): (&mut u64, u64, WriteTerms),
     (first, packed): (u64, Option<&PackedPieces>),
     request_groups: &mut RequestGroups,
 ) -> Result<(), DeviceError> {
@@ -363,12 +407,12 @@ fn place_blocks(
         let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
         let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
         let piece = Piece::all(piece);
-        if !state.has_room(block, (piece.unit, piece.grains())) {
+        if !state.has_room(block, (piece.unit, piece.grains()), terms.uses_reserve) {
             drop(state);
             return Err(refuse(core));
         }
         let stream = state.stream_of(before, core.options.apart);
-        let Some(ticket) = state.place(core, block, piece, (stream, fua)) else { break };
+        let Some(ticket) = state.place(core, block, piece, (stream, terms.fua)) else { break };
         request_groups.add(ticket);
         *from += piece.unit.blocks() as u64;
         if is_spent() {

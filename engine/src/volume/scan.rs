@@ -230,8 +230,8 @@ impl DeviceScan {
             }
         }
         let (root, zone) = newest.ok_or(VolumeError::NotThere)?;
-        if root.features != 0 {
-            return Err(VolumeError::Features(root.features));
+        if root.other_features != 0 {
+            return Err(VolumeError::Features(root.other_features));
         }
         // A read-only zone takes no more roots: the other zone is begun.
         let next = match self.is_lost(zone) {

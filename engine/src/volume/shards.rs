@@ -3,7 +3,7 @@
 //! 16 TiB.
 //!
 //! The zones of the device are divided evenly, in order; the last ones may be left over. The logical blocks are divided
-//! into *extents*, which go to the shards in turn. No field records the number of shards: the root of the first one has
+//! into *strides*, which go to the shards in turn. No field records the number of shards: the root of the first one has
 //! the number of its zones.
 
 use crate::{
@@ -24,12 +24,12 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// Largest extent: 1 GiB, so that hardly any request is in two.
-const MOST_EXTENT: u64 = 1 << 18;
-/// Least number of extents of a shard, unless they would be shorter than [`LEAST_EXTENT`]: shards are equally full then.
-const LEAST_EXTENTS: u64 = 64;
-/// Shortest extent: the blocks of the largest unit.
-const LEAST_EXTENT: u64 = 1 << 4;
+/// Longest stride: 1 GiB, so that hardly any request is in two.
+const MOST_STRIDE: u64 = 1 << 18;
+/// Least number of strides of a shard, unless they would be shorter than [`LEAST_STRIDE`]: shards are equally full then.
+const LEAST_STRIDES: u64 = 64;
+/// Shortest stride: the blocks of the largest unit.
+const LEAST_STRIDE: u64 = 1 << 4;
 
 /// Distribution of the blocks of a volume over its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,30 +37,30 @@ pub struct ShardMap {
     shards: u64,
     /// Blocks of the volume.
     blocks: u64,
-    /// Blocks of an extent: a power of two.
-    extent: u64,
+    /// Blocks of a stride: a power of two.
+    stride: u64,
 }
 
 impl ShardMap {
     pub fn new(shards: u32, blocks: u64) -> ShardMap {
         assert!(shards > 0, "a volume of {blocks} blocks without shards");
         let shards = shards as u64;
-        let most = (blocks / shards / LEAST_EXTENTS).clamp(LEAST_EXTENT, MOST_EXTENT);
-        ShardMap { shards, blocks, extent: 1 << most.ilog2() }
+        let most = (blocks / shards / LEAST_STRIDES).clamp(LEAST_STRIDE, MOST_STRIDE);
+        ShardMap { shards, blocks, stride: 1 << most.ilog2() }
     }
 
-    /// The shard of the block at `at`, the number of the block in it, and the blocks from there to the end of the extent
+    /// The shard of the block at `at`, the number of the block in it, and the blocks from there to the end of the stride
     /// or of the volume.
     pub fn find(&self, at: u64) -> (usize, u64, u64) {
         assert!(at < self.blocks, "block {at} of a volume of {} blocks", self.blocks);
-        let (number, offset) = (at / self.extent, at % self.extent);
-        let left = (self.extent - offset).min(self.blocks - at);
-        ((number % self.shards) as usize, number / self.shards * self.extent + offset, left)
+        let (number, offset) = (at / self.stride, at % self.stride);
+        let left = (self.stride - offset).min(self.blocks - at);
+        ((number % self.shards) as usize, number / self.shards * self.stride + offset, left)
     }
 
     /// The number in the volume of a block of a shard: the inverse of [`ShardMap::find`].
     pub fn block(&self, shard: usize, at: u64) -> u64 {
-        (at / self.extent * self.shards + shard as u64) * self.extent + at % self.extent
+        (at / self.stride * self.shards + shard as u64) * self.stride + at % self.stride
     }
 
     /// Number of blocks of the volume.
@@ -70,9 +70,17 @@ impl ShardMap {
 
     /// Number of blocks of a shard.
     pub fn blocks_of(&self, shard: usize) -> u64 {
-        let (shard, whole, rest) = (shard as u64, self.blocks / self.extent, self.blocks % self.extent);
-        let extents = whole / self.shards + u64::from(shard < whole % self.shards);
-        extents * self.extent + if shard == whole % self.shards { rest } else { 0 }
+        let (shard, whole, rest) = (shard as u64, self.blocks / self.stride, self.blocks % self.stride);
+        let strides = whole / self.shards + u64::from(shard < whole % self.shards);
+        strides * self.stride + if shard == whole % self.shards { rest } else { 0 }
+    }
+}
+
+/// Most blocks of a volume with so many shards: each has addresses of 32 bits, and whole strides.
+pub fn most_blocks(shards: u32) -> u64 {
+    match shards {
+        1 => u32::MAX as u64,
+        _ => shards as u64 * (u32::MAX as u64 - MOST_STRIDE),
     }
 }
 
@@ -127,8 +135,8 @@ impl VolumePlan {
             Some(blocks) => blocks,
             None => {
                 let usable = ShardPlan::of(&share, None)?.usable;
-                let extent = ShardMap::new(shards, usable * shards as u64).extent;
-                if shards == 1 { usable } else { usable / extent * extent * shards as u64 }
+                let stride = ShardMap::new(shards, usable * shards as u64).stride;
+                if shards == 1 { usable } else { usable / stride * stride * shards as u64 }
             }
         };
         if blocks == 0
@@ -291,7 +299,8 @@ pub async fn open(
         let own = there.identity();
         let is_part = own.uuid == uuid_of(identity.uuid, shard)
             && own.blocks == map.blocks_of(shard)
-            && own.sector == identity.sector;
+            && own.sector == identity.sector
+            && own.pool == identity.pool;
         if !is_part {
             return Err(VolumeError::Absurd);
         }

@@ -51,6 +51,8 @@ const ZONES_IN_UNIT: u32 = 8;
 
 /// The reserve of a volume that is larger than its room is at most this part (1/n) of the room.
 const RESERVE_SHARE: u64 = 16;
+/// Most blocks of a reserve, 32 GiB: more than the journals of file systems.
+const MOST_RESERVE: u64 = 8 << 20;
 
 /// Minimum number of units of the largest size that fit into a group: it limits the size of units.
 const UNITS_IN_GROUP: u64 = 4;
@@ -141,7 +143,10 @@ impl ShardPlan {
             map_share,
             spare,
             usable,
-            reserve: blocks.map_or(0, |blocks| blocks.saturating_sub(usable)).min(usable / RESERVE_SHARE),
+            reserve: blocks
+                .map_or(0, |blocks| blocks.saturating_sub(usable))
+                .min(usable / RESERVE_SHARE)
+                .min(MOST_RESERVE),
         })
     }
 

@@ -208,7 +208,7 @@ fn serve(
     let mut servers = Vec::new();
     for (index, volume) in volumes.into_iter().enumerate() {
         let place = NbdAddress::Socket(socket(dir, index));
-        servers.push(Server::start(&reactor, volume, &place, (String::new(), false))?);
+        servers.push(Server::start(&reactor, vec![(String::new(), volume)], &place, false)?);
     }
     let sockets = [socket(dir, 0), socket(dir, 1)];
     // The receiver is gone if the benchmark has failed.

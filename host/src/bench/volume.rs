@@ -20,11 +20,11 @@ use crate::{
     reactor::{Reactor, workers::WorkerThreads},
     report::Compression,
 };
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, bail};
 use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
-    volume::{Unit, Volume, VolumeCreateOptions, VolumeOptions},
+    volume::{self, NewVolume, Opened, Pool, SectorSize, Unit, Volume, VolumeCreateOptions, VolumeOptions},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -49,8 +49,21 @@ struct VolumeCosts {
     write_amplification: f64,
     /// 4 KiB reads at random places, queue depth 64.
     read_4k_random_ns: f64,
+    pools: Vec<PoolCosts>,
     compression: Vec<CompressionCosts>,
     units: Vec<UnitCosts>,
+}
+
+/// Cost of 4 KiB requests at random places of the volumes of a pool in turn, queue depth 64.
+#[derive(Serialize)]
+struct PoolCosts {
+    volumes: u64,
+    write_4k_random_ns: f64,
+    write_4k_random_allocations: f64,
+    read_4k_random_ns: f64,
+    /// Time relative to one volume without a pool, from alternating rounds.
+    write_overhead: f64,
+    read_overhead: f64,
 }
 
 /// Cost of 4 KiB writes at random places, queue depth 64.
@@ -91,6 +104,8 @@ const LARGE_BLOCKS: u64 = 16;
 struct VolumeRig {
     reactor: Reactor,
     volume: Volume,
+    /// Those that are used in turn: several in a pool.
+    volumes: Rc<Vec<Volume>>,
 }
 
 impl VolumeRig {
@@ -113,7 +128,39 @@ impl VolumeRig {
         let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
         let volume = Volume::open(runtime, device.clone(), behaviour);
         let volume = runtime.block_on(volume, || false).context("the drive does not answer")??;
-        Ok((VolumeRig { reactor, volume }, device))
+        let volumes = Rc::new(vec![volume.clone()]);
+        Ok((VolumeRig { reactor, volume, volumes }, device))
+    }
+
+    /// Volumes of a pool, with as many blocks in all as one volume has.
+    fn with_pool(count: u64, writes: u64) -> Result<VolumeRig> {
+        let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
+        let (device, reactor) = (Rc::new(Idle::new(zones as u32)), Reactor::default());
+        let runtime = reactor.runtime();
+        let made = async {
+            let options = VolumeCreateOptions { uuid: [1; 16], ..VolumeCreateOptions::default() };
+            Pool::create(runtime, device.clone(), options).await?;
+            let behaviour = VolumeOptions { map_pages: Some(usize::MAX / 2), ..VolumeOptions::default() };
+            let Opened::Pool(pool) = volume::open(runtime, device.clone(), behaviour).await? else {
+                bail!("the pool was opened as a volume");
+            };
+            let mut volumes = Vec::new();
+            for number in 0..count {
+                let new = NewVolume {
+                    name: number.to_string(),
+                    uuid: [2; 16],
+                    blocks: BLOCKS / count,
+                    sector: SectorSize::default(),
+                    codec: None,
+                    unit: Unit::BLOCK,
+                };
+                volumes.push(pool.add(new).await?);
+            }
+            Ok((volumes[0].clone(), Rc::new(volumes)))
+        };
+        let (volume, volumes) = runtime.block_on(made, || false).context("the drive does not answer")??;
+        device.idle();
+        Ok(VolumeRig { reactor, volume, volumes })
     }
 }
 
@@ -156,12 +203,34 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         };
         let units: Vec<Vec<String>> =
             std::iter::once(head.map(String::from).to_vec()).chain(costs.units.iter().map(row)).collect();
+        let head = [
+            "volumes of a pool",
+            "4 KiB write",
+            "to one volume",
+            "allocations",
+            "4 KiB read",
+            "to one volume",
+        ];
+        let row = |row: &PoolCosts| {
+            vec![
+                row.volumes.to_string(),
+                format!("{:.0} ns", row.write_4k_random_ns),
+                format!("{:.3}", row.write_overhead),
+                format!("{:.3}", row.write_4k_random_allocations),
+                format!("{:.0} ns", row.read_4k_random_ns),
+                format!("{:.3}", row.read_overhead),
+            ]
+        };
+        let pools: Vec<Vec<String>> =
+            std::iter::once(head.map(String::from).to_vec()).chain(costs.pools.iter().map(row)).collect();
         [
             "a volume on a drive that answers at once, one core\n".to_string(),
             line("4 KiB write, random, queue depth 64", costs.write_4k_random_ns),
             figure("    allocations in it", costs.write_4k_random_allocations),
             figure("    blocks written for each", costs.write_amplification),
             line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
+            "\n".into(),
+            table(&pools),
             "\n".into(),
             table(&rows),
             "\n".into(),
@@ -179,6 +248,7 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
     let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
     let amplification = rig.volume.status().written.amplification();
     drop(rig);
+    let pools = [1, 100].into_iter().map(|volumes| pool_costs(rounds, volumes)).collect::<Result<_>>()?;
     let mut compression = Vec::new();
     for (codec, helped) in
         [("off", false), ("lz4", false), ("lz4", true), ("zstd:1", false), ("zstd:1", true), ("zstd:3", true)]
@@ -196,8 +266,35 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
         write_4k_random_allocations: allocations,
         write_amplification: amplification,
         read_4k_random_ns: read_ns,
+        pools,
         compression,
         units,
+    })
+}
+
+/// Cost of a pool with so many volumes.
+fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
+    let writes = 2 * (rounds as u64 + 1) * REQUESTS;
+    let (plain, pool) = (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, writes)?);
+    let block = [Buf::copy_of(&[0x5a; BLOCK])];
+    let compared = |blocks: &[Buf]| {
+        medians(rounds, |round| {
+            let (without, _) = play(&plain, blocks, random(&plain, REQUESTS, round))?;
+            let (with, _) = play(&pool, blocks, random(&pool, REQUESTS, round))?;
+            Ok((with, with / without))
+        })
+    };
+    let (write_4k_random_ns, write_overhead) = compared(&block)?;
+    let (read_4k_random_ns, read_overhead) = compared(&[])?;
+    let (_, write_4k_random_allocations) =
+        medians(rounds, |round| play(&pool, &block, random(&pool, REQUESTS, round)))?;
+    Ok(PoolCosts {
+        volumes,
+        write_4k_random_ns,
+        write_4k_random_allocations,
+        read_4k_random_ns,
+        write_overhead,
+        read_overhead,
     })
 }
 
@@ -298,11 +395,11 @@ fn play(rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)>
     let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
     idle::play(rig.reactor.runtime(), (requests, DEPTH), idle, |turns| {
-        let (volume, places, blocks) = (rig.volume.clone(), places.clone(), blocks.clone());
+        let (volumes, places, blocks) = (rig.volumes.clone(), places.clone(), blocks.clone());
         async move {
             let mut buf = Buf::zeroed(BLOCK);
             while let Some(turn) = turns.take() {
-                let at = places[turn as usize];
+                let (at, volume) = (places[turn as usize], &volumes[turn as usize % volumes.len()]);
                 match blocks.get(turn as usize % blocks.len().max(1)) {
                     Some(block) => volume.write(at, block, false).await?,
                     None => buf = volume.read(at, std::mem::take(&mut buf)).await?,

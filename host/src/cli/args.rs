@@ -346,14 +346,15 @@ fn unit(text: &str) -> Result<Unit, String> {
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Create a volume on an empty array
+    /// Create a volume on an empty array, or one of several
     ///
-    /// The volume can be larger than the array (overcommitted): blocks that were never written, or were
-    /// discarded, take no space.
+    /// With the name of an array, the volume has all of it. With ARRAY/NAME it is one of any number of volumes, which
+    /// share the space of the array (a pool): the first one requires an empty array. Volumes can be larger than the array
+    /// (overcommitted): blocks that were never written, or were discarded, take no space.
     Create {
-        /// Name, UUID or path of the array
+        /// Name, UUID or path of the array, or ARRAY/NAME
         array: ArrayName,
-        /// Size, a multiple of 4096 bytes; the available space by default
+        /// Size, a multiple of 4096 bytes; the available space by default, of a volume that has all of an array
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: Option<u64>,
         /// Compression of new data; to use the space gained by it, give a larger --size as well
@@ -367,13 +368,36 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
     },
+    /// List the volumes of a pool
+    List {
+        /// Name, UUID or path of the array
+        array: ArrayName,
+    },
+    /// Rename a volume of a pool; the array must not be running
+    Rename {
+        /// ARRAY/NAME
+        volume: NamespaceName,
+        /// The new name
+        name: String,
+    },
+    /// Remove a volume of a pool with all its data
+    ///
+    /// Its space is free at the return. If the command is interrupted, the volume is there, or its removal continues at
+    /// the next start.
+    Remove {
+        /// ARRAY/NAME
+        volume: NamespaceName,
+        /// Confirm that the data is destroyed
+        #[arg(long)]
+        yes: bool,
+    },
     /// Enlarge a volume
     ///
     /// The array may be running or not; for a volume in a namespace, it must not. If the command is interrupted, the
     /// volume has its former size or the new one. A volume can be larger than its array (overcommitted), and cannot
     /// become smaller.
     Resize {
-        /// Name, UUID or path of the array
+        /// Name, UUID or path of the array, or ARRAY/NAME
         array: ArrayName,
         /// New size, a multiple of 4096 bytes
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
@@ -384,7 +408,7 @@ pub enum VolumeCommand {
     /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(["compression", "unit", "lend", "when_full"])))]
     Set {
-        /// Name, UUID or path of the array
+        /// Name, UUID or path of the array, or ARRAY/NAME
         array: ArrayName,
         /// Compression of new data
         #[arg(long, value_name = COMPRESSION)]

@@ -187,7 +187,10 @@ pub fn serve(output: Output, options: Start, place: &NbdAddress) -> Result<u8> {
     };
     output.print(&served, |served| {
         let wrong = if served.state == State::Healthy { "" } else { &format!(": {}", status.status) };
-        let size = show(served.size_bytes);
+        let size = match &status.volumes {
+            Some(volumes) => format!("{} volumes", volumes.len()),
+            None => show(served.size_bytes),
+        };
         format!("'{}' serves {size} at {}, {}{wrong}\n", served.array, served.uri, served.state)
     })?;
     daemon.run()?;

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 52] = [
+const EXAMPLES: [(&str, &[&str]); 55] = [
     (
         "create",
         &[
@@ -29,10 +29,17 @@ const EXAMPLES: [(&str, &[&str]); 52] = [
         &[
             "zoneraid volume create tank",
             "zoneraid volume create drives --size 64G",
+            "zoneraid volume create tank/mail --size 100G",
             "zoneraid volume create tank --size 8T --compression zstd --unit 16K",
         ],
     ),
-    ("volume resize", &["zoneraid volume resize tank --size 96G"]),
+    ("volume list", &["zoneraid volume list tank", "zoneraid --json volume list tank"]),
+    ("volume rename", &["zoneraid volume rename tank/mail post"]),
+    ("volume remove", &["zoneraid volume remove tank/mail --yes"]),
+    (
+        "volume resize",
+        &["zoneraid volume resize tank --size 96G", "zoneraid volume resize tank/mail --size 200G"],
+    ),
     (
         "volume set",
         &[

@@ -16,6 +16,7 @@ mod manual;
 mod namespace;
 mod overview;
 mod owner;
+mod pool;
 mod repair;
 mod scrub;
 mod status;

@@ -123,7 +123,7 @@ impl RunningNamespaces {
 }
 
 /// Whether the zones of an array belong to namespaces.
-fn is_divided(session: &Session) -> Result<bool> {
+pub fn is_divided(session: &Session) -> Result<bool> {
     let divided = session.wait(Namespaces::are_on(Rc::new(session.array.clone())))??;
     let status = session.array.status();
     is_there(divided, "namespaces", &status.name, &status)

@@ -27,7 +27,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{Array, Drive, MemberState},
-    format::superblock::{Stage, wrong_with_name},
+    format::{name::wrong_with_name, superblock::Stage},
     owner::{Change, make_blank},
 };
 use serde::Serialize;

@@ -10,8 +10,8 @@ use crate::{
         size::show,
     },
     report::{
-        Compression, Division, LostRange, NamespaceReport, Rebuild, Status, VolumeLosses, VolumeRange,
-        VolumeReport, WrittenBytes, latency_words, so_many_zones,
+        Compression, Division, LostRange, NamespaceReport, PoolVolumeReport, Rebuild, Status, VolumeLosses,
+        VolumeRange, VolumeReport, WrittenBytes, latency_words, so_many_zones,
     },
 };
 use anyhow::Result;
@@ -88,6 +88,9 @@ fn status_text(status: &Status) -> String {
             (Some(device), Some(link)) => format!("{device} ({link})"),
             (Some(device), None) => device.clone(),
             (None, _) if status.namespaces.is_some() => "one for each namespace".to_string(),
+            (None, _) if status.volumes.is_some() && status.nbd.is_none() => {
+                "one for each volume".to_string()
+            }
             (None, _) => "none".to_string(),
         };
         text += &format!(" device: {device}, by process {pid}\n");
@@ -97,6 +100,13 @@ fn status_text(status: &Status) -> String {
     }
     if let Some(volume) = &status.volume {
         text += &volume_text(volume);
+    }
+    if let Some(volumes) = &status.volumes {
+        text += &volumes_text(volumes);
+        for PoolVolumeReport { name, lost, .. } in volumes {
+            let of = format!(" of the volume '{name}'");
+            text += &lost.as_ref().map_or_else(String::new, |lost| volume_losses_text(lost, &of));
+        }
     }
     if let Some(division) = &status.namespaces {
         text += &division_text(division);
@@ -143,6 +153,24 @@ fn status_text(status: &Status) -> String {
         ]
     }));
     text + &table(&rows)
+}
+
+/// The table of the volumes of a pool.
+pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
+    let heads = ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL"];
+    let mut rows = vec![heads.map(String::from).to_vec()];
+    rows.extend(volumes.iter().map(|volume| {
+        vec![
+            volume.name.clone(),
+            volume.block_device.clone().unwrap_or("-".into()),
+            show(volume.size_bytes),
+            show(volume.allocated_bytes),
+            volume.sector_bytes.to_string(),
+            volume.compression.to_string(),
+            volume.when_full.to_string(),
+        ]
+    }));
+    table(&rows)
 }
 
 fn division_text(division: &Division) -> String {

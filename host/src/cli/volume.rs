@@ -1,6 +1,6 @@
-//! `volume`: a block device on an array, or on a namespace of one.
+//! `volume`: a block device on an array, or on a namespace of one; those of a pool are in `pool.rs`.
 
-use super::{args::VolumeCommand as Verb, daemon::ask, interrupt, namespace};
+use super::{args::VolumeCommand as Verb, daemon::ask, interrupt, namespace, pool};
 use crate::{
     control::{
         name::{ArrayName, NamespaceName},
@@ -51,13 +51,28 @@ struct VolumeResizeOutput {
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
         Verb::Create { array, size, compression, unit, sector_size } => {
+            if let Some((pool, below)) = pool::of(output, &array)? {
+                let blocks =
+                    size.with_context(|| format!("the size of {below} is needed: add --size SIZE"))?;
+                return pool.create(output, &below, blocks, (compression, unit, sector_size));
+            }
             let (uuid, codec) = (new_uuid()?, compression.0);
             create(
                 output,
                 &array,
-                VolumeCreateOptions { uuid, blocks: size, sector: sector_size, codec, unit, shards: None },
+                VolumeCreateOptions {
+                    uuid,
+                    blocks: size,
+                    sector: sector_size,
+                    codec,
+                    unit,
+                    ..VolumeCreateOptions::default()
+                },
             )
         }
+        Verb::List { array } => pool::list(output, &array),
+        Verb::Rename { volume, name } => pool::rename(output, &volume, &name),
+        Verb::Remove { volume, yes } => pool::remove(output, &volume, yes),
         Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
@@ -99,11 +114,15 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
 
 /// Changes the volume, by the daemon if one runs the array, or else in this process; also whether it was the daemon.
 fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(VolumeSet, bool)> {
+    if let Some((pool, below)) = pool::of(output, name)? {
+        return pool.set(output, &below, change);
+    }
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
         None => {
             if let Some(mut client) = find_running(name)? {
-                return Ok((ask(output, &mut client, &Request::SetVolume(change))?, true));
+                let request = Request::SetVolume { volume: None, change };
+                return Ok((ask(output, &mut client, &request)?, true));
             }
             let (session, below) = namespace::session(name)?;
             let called = namespace::name_of(&session, below.as_ref());
@@ -122,6 +141,9 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(Volume
             bail!(no_volume(&called));
         }
         let volume = Volume::open(runtime, device, VolumeOptions::default()).await;
+        if let Err(VolumeError::IsPool) = volume {
+            bail!("'{called}' carries a pool of volumes: use {called}/NAME");
+        }
         let volume = volume.map_err(|error| no_start(&called, error))?;
         change.carry_out(&volume).await?;
         Ok((VolumeSet::of(called, &volume.status()), false))

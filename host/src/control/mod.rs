@@ -2,5 +2,6 @@
 
 pub mod client;
 pub mod name;
+pub mod pool;
 pub mod protocol;
 pub mod tenants;

@@ -3,6 +3,7 @@
 
 use super::{
     name::MemberName,
+    pool::WantedVolume,
     tenants::{NewNamespace, NewQos},
 };
 use crate::{
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 16;
+pub const PROTOCOL: u32 = 17;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -67,8 +68,12 @@ pub enum Request {
     Autostart { yes: bool },
     /// Sets the error limit: [`crate::report::OwnerReport`].
     ErrorLimit { limit: u32 },
-    /// Changes the volume: [`crate::report::VolumeSet`].
-    SetVolume(VolumeChange),
+    /// Changes the volume, or one of a pool: [`crate::report::VolumeSet`].
+    SetVolume { volume: Option<String>, change: VolumeChange },
+    /// Adds a volume to the pool, and serves it: [`crate::report::PoolVolumeReport`].
+    CreateVolume(WantedVolume),
+    /// Removes a volume of the pool with its data.
+    RemoveVolume { volume: String, yes: bool },
     /// Adds a namespace with its block device: [`crate::report::Division`].
     CreateNamespace(NewNamespace),
     /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
@@ -171,7 +176,7 @@ pub struct About {
     pub block_device: Option<PathBuf>,
     /// Link to the block device by the name of the array.
     pub link: Option<PathBuf>,
-    /// Block devices of its namespaces.
+    /// Block devices of its namespaces, or of the volumes of its pool.
     pub namespaces: Vec<NamespaceDevice>,
     pub level: String,
     /// Number of members, missing ones included.
@@ -195,7 +200,7 @@ pub struct TrafficReport {
 /// Counters of a block device or an NBD client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TrafficDevice {
-    /// Name of the namespace; `None` for the array itself.
+    /// Name of the namespace, or of the volume of a pool; `None` for the array itself.
     pub namespace: Option<String>,
     /// Number of an NBD client; its requests are also counted for the volume.
     pub client: Option<u64>,
@@ -212,7 +217,7 @@ pub struct TrafficDrive {
     pub counted: TrafficCounts,
 }
 
-/// A namespace with a block device.
+/// A namespace, or a volume of a pool, with a block device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NamespaceDevice {
     pub name: String,

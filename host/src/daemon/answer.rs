@@ -4,7 +4,7 @@ use super::{
     drives, end, namespaces, rebuild, scrub,
     socket::{ControlConnection, request},
     state::{Daemon, Phase, log},
-    status,
+    status, volumes,
 };
 use crate::{
     control::protocol::{Answer, Request, ScrubRequest, StopReport, VolumeChange},
@@ -121,7 +121,16 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
         Request::ErrorLimit { limit } => {
             serde_json::to_value(change(&daemon.array, &Change::ErrorLimit(limit)).await?)?
         }
-        Request::SetVolume(change) => serde_json::to_value(set_volume(daemon, change).await?)?,
+        Request::SetVolume { volume, change } => {
+            let _turn = daemon.administration.take().await;
+            serde_json::to_value(set_volume(daemon, volume, change).await?)?
+        }
+        Request::CreateVolume(wanted) => {
+            serde_json::to_value(volumes::create_volume(daemon, &wanted).await?)?
+        }
+        Request::RemoveVolume { volume, yes } => {
+            serde_json::to_value(volumes::remove_volume(daemon, &volume, yes).await?)?
+        }
         Request::CreateNamespace(wanted) => {
             serde_json::to_value(namespaces::create_namespace(daemon, &wanted).await?)?
         }
@@ -156,12 +165,19 @@ async fn change(array: &Array, change: &Change) -> Result<OwnerReport> {
     Ok(OwnerReport::of(&array.status()))
 }
 
-async fn set_volume(daemon: &Daemon, change: VolumeChange) -> Result<VolumeSet> {
+async fn set_volume(daemon: &Daemon, name: Option<String>, change: VolumeChange) -> Result<VolumeSet> {
     let status = daemon.array.status();
-    let volume = daemon.volume.borrow().clone().with_context(|| no_volume(&status.name))?;
     ensure!(!status.read_only, "'{}' is read-only: stop it and start it without --read-only", status.name);
+    let (volume, called) = match name {
+        Some(name) => (volumes::pool(daemon)?.find(&name)?, format!("{}/{name}", status.name)),
+        None => {
+            let is_pool = daemon.pool.borrow().is_some();
+            ensure!(!is_pool, "'{0}' carries a pool of volumes: use {0}/NAME", status.name);
+            (daemon.volume.borrow().clone().with_context(|| no_volume(&status.name))?, status.name)
+        }
+    };
     change.carry_out(&volume).await?;
-    Ok(VolumeSet::of(status.name, &volume.status()))
+    Ok(VolumeSet::of(called, &volume.status()))
 }
 
 async fn zones(array: &Array, zone: Option<u32>) -> Result<Zones> {

@@ -2,7 +2,7 @@
 
 use crate::{drive::users, reactor::traffic::Traffic, serve::ack_log::AckLog};
 use anyhow::{Context, Result, bail};
-use engine::{format::superblock::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
+use engine::{format::name::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
     cell::{Cell, RefCell},
     fs,
@@ -55,7 +55,12 @@ impl Block {
 
     /// Number of the served device among those of the array; 0 for the array itself.
     pub(super) fn number(&self) -> u16 {
-        front_number(self.namespace.as_ref())
+        front_number(self.namespace.as_ref(), self.volume.as_ref())
+    }
+
+    /// Whether the acknowledgement log is that of this block device alone, and not of the array.
+    pub(super) fn has_own_log(&self) -> bool {
+        self.namespace.is_some()
     }
 
     /// Waits until the device is to be taken down.
@@ -71,17 +76,22 @@ impl Block {
             // A link that stays behind is harmless.
             let _ = fs::remove_file(link);
         }
-        // The array's directory. If other namespaces have links there, the removal fails.
-        if let Some(directory) = link.parent().filter(|_| self.namespace.is_some()) {
+        // The array's directory. If other namespaces or volumes have links there, the removal fails.
+        if let Some(directory) = link.parent().filter(|_| self.number() > 0) {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// Number of a namespace among the devices of the array; 0 for the array itself.
-pub(super) fn front_number(namespace: Option<&Namespace>) -> u16 {
-    let Some(number) = namespace.map(Namespace::number) else { return 0 };
-    assert!(number < u16::MAX as u32, "number {number} of a namespace exceeds those of served devices");
+/// Number of a namespace, or of a volume of a pool, among the devices of the array; 0 for the array itself, and the volume
+/// on it. An array does not have both.
+pub(super) fn front_number(namespace: Option<&Namespace>, volume: Option<&Volume>) -> u16 {
+    let number = namespace.map(Namespace::number).or_else(|| volume.and_then(Volume::slot));
+    let Some(number) = number else { return 0 };
+    assert!(
+        number < u16::MAX as u32,
+        "number {number} of a namespace or volume exceeds those of served devices"
+    );
     number as u16 + 1
 }
 
@@ -97,18 +107,18 @@ pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Links the block device at `path` by the name of its array, or of a `namespace` of that (with its number), in the
+/// Links the block device at `path` by the name of its array, or of a namespace or volume `below` it (with its number), in the
 /// directory `links`.
 pub(super) fn link(
     links: &Path,
-    (name, namespace): (&str, Option<(&str, u32)>),
+    (name, below): (&str, Option<(&str, u32)>),
     id: &str,
     path: &Path,
 ) -> Result<PathBuf> {
     // Names come from drives and are not trusted: links are created by root.
     let plain = |name: &str, other: String| if wrong_with_name(name).is_some() { other } else { name.into() };
     let array = plain(name, id.into());
-    let below = namespace.map(|(name, number)| plain(name, number.to_string()));
+    let below = below.map(|(name, number)| plain(name, number.to_string()));
     let below = below.as_deref();
     let problem = || format!("no link to the block device can be created in {}", links.display());
     let file = path.file_name().with_context(problem)?;

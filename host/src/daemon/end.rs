@@ -1,7 +1,7 @@
 //! Takes block devices down, and ends the daemon: all acknowledged data becomes durable.
 
 use super::{
-    block::{Block, lasting_users},
+    block::{Block, front_number, lasting_users},
     scrub,
     state::{Daemon, Phase, both, holds_back, log},
 };
@@ -114,6 +114,17 @@ pub(super) async fn take_down_namespace(daemon: &Daemon, namespace: &Namespace) 
     Ok(())
 }
 
+/// Takes the block device of a volume of the pool down, if it has one.
+pub(super) async fn take_down_volume(daemon: &Daemon, volume: &Volume) -> Result<()> {
+    let number = front_number(None, Some(volume));
+    let block = daemon.blocks.borrow().iter().find(|block| block.number() == number).cloned();
+    let Some(block) = block else { return Ok(()) };
+    refuse_if_used(use_of(&daemon.reactor, &block).await?)?;
+    take_down(&block).await?;
+    forget_block(daemon, &block);
+    Ok(())
+}
+
 /// Handles the removal of a block device by another process: ends the daemon if it was the last one.
 pub(super) async fn handle_removal(daemon: &Daemon, gone: &Rc<Block>) {
     let name = daemon.array.status().name;
@@ -151,7 +162,7 @@ fn forget_block(daemon: &Daemon, block: &Rc<Block>) {
     daemon.blocks.borrow_mut().retain(|other| !Rc::ptr_eq(other, block));
     // The acknowledgement log of a namespace only serves requests that the kernel reissues. Acknowledged ends that are
     // not durable yet are in that of the array.
-    if block.namespace.is_some() {
+    if block.has_own_log() {
         block.ack_log.remove();
     }
 }

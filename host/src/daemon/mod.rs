@@ -24,6 +24,7 @@ mod serve;
 mod socket;
 mod state;
 mod status;
+mod volumes;
 mod watch;
 
 pub use serve::{serve_block_devices, serve_nbd};
@@ -104,6 +105,7 @@ pub fn start(
         rebuilder: Rebuilder::default(),
         scrubber: Scrubber::of(&status.uuid),
         volume: RefCell::default(),
+        pool: RefCell::default(),
         worker_threads: RefCell::default(),
         behaviour: VolumeOptions {
             give_up: terms.give_up,

@@ -3,7 +3,7 @@
 //! Whether an array carries a volume or namespaces is determined from its zones, where both have their headers: the
 //! array has no metadata about them, nor they about arrays.
 
-use super::state::{Daemon, holds_back, log};
+use super::state::{Daemon, holds_back, log, writing_begun};
 use crate::{
     control::tenants,
     process::run,
@@ -14,9 +14,9 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use engine::{
     adapt::overlay::Overlay,
-    array::ArrayStatus,
+    array::{Array, ArrayStatus},
     device::{Command, ZonedDevice},
-    volume::Volume,
+    volume::{self, Opened, Pool, Volume},
     vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
@@ -31,31 +31,46 @@ const TICK: Duration = Duration::from_millis(1);
 /// Interval of scheduler ticks otherwise.
 const IDLE_TICK: Duration = Duration::from_millis(20);
 
-/// Opens the volume on the array, if there is one. Its acknowledged ends are stored in `ack_log`.
+/// Opens the volume or the pool on the array, if there is one. Its acknowledged ends are stored in `ack_log`.
 pub(super) async fn open_volume(
     daemon: &Daemon,
     status: &ArrayStatus,
     ack_log: &Rc<AckLog>,
-) -> Result<Option<Volume>> {
+) -> Result<Option<Opened>> {
     assert!(daemon.volume.borrow().is_none(), "the volume on '{}' is opened a second time", status.name);
-    let volume = volume_on(daemon, recording(daemon, status, ack_log).await, &status.name).await?;
-    daemon.volume.borrow_mut().clone_from(&volume);
-    Ok(volume)
+    let opened = volume_on(daemon, recording(daemon, status, ack_log).await, &status.name).await?;
+    *daemon.volume.borrow_mut() = opened.as_ref().map(|opened| opened.all_blocks().clone());
+    if let Some(Opened::Pool(pool)) = &opened {
+        *daemon.pool.borrow_mut() = Some(pool.clone());
+        if !status.read_only {
+            daemon.reactor.runtime().spawn(finish_removals(pool.clone(), daemon.array.clone()));
+        }
+    }
+    Ok(opened)
 }
 
-/// Opens the volume on a device, if there is one.
+/// Discards the data of volumes whose removal was interrupted, as soon as the array is written to.
+async fn finish_removals(pool: Pool, array: Array) {
+    writing_begun(&array).await;
+    if let Err(error) = pool.finish_removals().await {
+        log(&format!("a volume of '{}' that was removed still takes space: {error}", array.status().name));
+    }
+}
+
+/// Opens the volume or the pool on a device, if there is one.
 pub(super) async fn volume_on(
     daemon: &Daemon,
     device: Rc<dyn ZonedDevice>,
     called: &str,
-) -> Result<Option<Volume>> {
+) -> Result<Option<Opened>> {
     let problem = || format!("the volume on '{called}' cannot be started");
     let volume = Volume::is_on(device.clone()).await.with_context(problem)?;
     if !is_there(volume, "a volume", called, &daemon.array.status())? {
         return Ok(None);
     }
-    let opened = Volume::open(daemon.reactor.runtime(), device, daemon.behaviour).await;
-    let volume = opened.map_err(|error| no_start(called, error))?;
+    let opened = volume::open(daemon.reactor.runtime(), device, daemon.behaviour).await;
+    let opened = opened.map_err(|error| no_start(called, error))?;
+    let volume = opened.all_blocks();
     match worker_threads(daemon) {
         Ok(Some(worker_threads)) => volume.employ(worker_threads),
         Ok(None) => {}
@@ -64,7 +79,7 @@ pub(super) async fn volume_on(
     if let Some(loss) = given_up(called, &volume.given_up()) {
         daemon.losses.borrow_mut().push(loss);
     }
-    Ok(Some(volume))
+    Ok(Some(opened))
 }
 
 /// The compression workers, shared by all volumes; `None` if there are no processors for them.

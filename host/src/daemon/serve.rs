@@ -1,4 +1,4 @@
-//! Serves the array, its volume or its namespaces, as block devices of the kernel or to NBD clients.
+//! Serves the array, its volume, the volumes of its pool or its namespaces, as block devices of the kernel or to NBD clients.
 
 use super::{
     block::{Block, LINKS, front_number, link},
@@ -6,7 +6,11 @@ use super::{
     state::{Daemon, Phase, log},
 };
 use crate::{
-    process::{memory_lock::lock_memory, output::uuid, size::bytes},
+    process::{
+        memory_lock::lock_memory,
+        output::{quoted, uuid},
+        size::bytes,
+    },
     reactor::Reactor,
     report::{is_there, no_volume},
     serve::{
@@ -19,7 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::ArrayStatus,
     device::ZonedDevice,
-    volume::Volume,
+    volume::{Opened, Volume},
     vzone::{Namespace, Namespaces},
 };
 use std::{
@@ -31,7 +35,7 @@ use std::{
     task::Poll,
 };
 
-/// Serves the volume on the array to NBD clients at `place`. `left` is the acknowledgement log of a dead server.
+/// Serves the volume on the array, or all of its pool, to NBD clients at `place`. `left` is the acknowledgement log of a dead server.
 pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckLogContents>) -> Result<()> {
     let status = daemon.array.status();
     let problem = || format!("it is unknown whether '{}' carries a volume or namespaces", status.name);
@@ -46,13 +50,13 @@ pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckL
         let volume = open::open_volume(daemon, &status, &ack_log).await;
         let server = volume.and_then(|volume| {
             let called = &status.name;
-            let volume = volume.with_context(|| no_volume(called))?;
-            let server = nbd::Server::start(
-                &daemon.reactor,
-                volume.clone(),
-                place,
-                (status.name.clone(), status.read_only),
-            )?;
+            let volumes = match volume.with_context(|| no_volume(called))? {
+                Opened::Volume(volume) => vec![(called.clone(), volume)],
+                Opened::Pool(pool) => {
+                    pool.volumes().into_iter().filter_map(|volume| Some((volume.name()?, volume))).collect()
+                }
+            };
+            let server = nbd::Server::start(&daemon.reactor, volumes, place, status.read_only)?;
             ack_log.note_server(&server.place().argument())?;
             Ok(server)
         });
@@ -93,7 +97,7 @@ fn look_after(daemon: &Rc<Daemon>, served: Vec<(Rc<Block>, BlockDevice)>) {
         announce(&block.path);
         daemon.reactor.runtime().spawn(keep(daemon.clone(), block, device));
     }
-    daemon.blocks.borrow_mut().sort_by_key(|block| block.namespace.as_ref().map(Namespace::number));
+    daemon.blocks.borrow_mut().sort_by_key(|block| block.number());
 }
 
 /// Creates the block device of a namespace that has none.
@@ -113,6 +117,22 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
         }
     }
     Ok(())
+}
+
+/// Creates the block device of a volume of the pool that has none.
+pub(super) async fn serve_volume(daemon: &Rc<Daemon>, volume: Volume) -> Result<()> {
+    let status = daemon.array.status();
+    assert!(volume.slot().is_some(), "the volume on '{}' is served beside its pool", status.name);
+    let ack_log = daemon.ack_log.borrow().clone().context("the array has no acknowledgement log")?;
+    let device: Rc<dyn ZonedDevice> = Rc::new(daemon.array.clone());
+    let shown = ServedDevice { device, namespace: None, volume: Some(volume) };
+    let mut served = Vec::new();
+    let result = serve_device(daemon, &status, shown, (ack_log, None), &[], &mut served).await;
+    match result {
+        Ok(()) => look_after(daemon, served),
+        Err(_) => take_back(served, &[]).await,
+    }
+    result
 }
 
 /// Sets `stable_writes`: pages must not change while they are written, since parity is computed from them, and a
@@ -184,12 +204,19 @@ async fn serve_device(
     orphans: &[u32],
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
-    let options = Options { tag: ublk::tag(&status.uuid, shown.number()), ..options(status) };
+    let number = shown.number();
+    let options = Options { tag: ublk::tag(&status.uuid, number), ..options(status) };
     let backing = shown.backing();
     let device = match *orphans {
         [] => {
             let started = BlockDevice::start(&daemon.reactor, backing, &ack_log, &options).await;
-            started.inspect_err(|_| ack_log.remove())?
+            // That of the array serves other block devices, too.
+            let is_own = number == 0 || shown.namespace.is_some();
+            started.inspect_err(|_| {
+                if is_own {
+                    ack_log.remove()
+                }
+            })?
         }
         [id] => BlockDevice::recover(&daemon.reactor, backing, &ack_log, id, left.as_ref()).await?,
         _ => bail!("several block devices of '{}' have been left behind", status.name),
@@ -199,8 +226,10 @@ async fn serve_device(
     }
     let name = format!("ublkb{}", device.id());
     let path = Path::new("/dev").join(&name);
-    let called = shown.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
-    let link = link(Path::new(LINKS), (&status.name, called), &uuid(&status.uuid), &path);
+    let of_pool = shown.volume.as_ref().and_then(|volume| Some((volume.name()?, volume.slot()?)));
+    let of_namespace = shown.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
+    let below = of_namespace.or(of_pool.as_ref().map(|(name, slot)| (&**name, *slot)));
+    let link = link(Path::new(LINKS), (&status.name, below), &uuid(&status.uuid), &path);
     let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
     let is_zoned = shown.volume.is_none();
     let block = Block::new((path, link), (shown.namespace, shown.volume), (ack_log, device.traffic()));
@@ -218,8 +247,22 @@ async fn served_devices(
     ack_log: &Rc<AckLog>,
 ) -> Result<Vec<ServedDevice>> {
     let Some(namespaces) = open::open_namespaces(daemon, status, ack_log).await? else {
-        let volume = open::open_volume(daemon, status, ack_log).await?;
-        return Ok(vec![ServedDevice { device: Rc::new(daemon.array.clone()), namespace: None, volume }]);
+        let device: Rc<dyn ZonedDevice> = Rc::new(daemon.array.clone());
+        let of = |volume| ServedDevice { device: device.clone(), namespace: None, volume };
+        return Ok(match open::open_volume(daemon, status, ack_log).await? {
+            None => vec![of(None)],
+            Some(Opened::Volume(volume)) => vec![of(Some(volume))],
+            Some(Opened::Pool(pool)) => {
+                let volumes = pool.volumes();
+                let name = &status.name;
+                ensure!(
+                    !volumes.is_empty(),
+                    "the pool of '{name}' has no volumes: create one with zoneraid volume create {}/NAME",
+                    quoted(name)
+                );
+                volumes.into_iter().map(|volume| of(Some(volume))).collect()
+            }
+        });
     };
     let mut devices = Vec::new();
     for namespace in namespaces {
@@ -230,13 +273,19 @@ async fn served_devices(
 
 /// A namespace, or the volume on it.
 async fn served_device(daemon: &Daemon, status: &ArrayStatus, namespace: Namespace) -> Result<ServedDevice> {
-    let number = front_number(Some(&namespace));
+    let number = front_number(Some(&namespace), None);
     let other = daemon.blocks.borrow().iter().find(|other| other.number() == number).cloned();
     let other = other.map(|other| other.path.clone());
     assert_eq!(other, None, "the block device that serves namespace '{}' already", namespace.name());
     let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
-    let volume =
-        open::volume_on(daemon, device.clone(), &format!("{}/{}", status.name, namespace.name())).await?;
+    let called = format!("{}/{}", status.name, namespace.name());
+    let volume = match open::volume_on(daemon, device.clone(), &called).await? {
+        Some(Opened::Pool(_)) => {
+            bail!("'{called}' carries a pool of volumes, which is supported on arrays only")
+        }
+        Some(Opened::Volume(volume)) => Some(volume),
+        None => None,
+    };
     Ok(ServedDevice { device, namespace: Some(namespace), volume })
 }
 
@@ -286,7 +335,7 @@ fn announce(device: &Path) {
 async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     for (block, device) in served {
         if found.iter().all(|orphan| orphan.id != device.id()) {
-            if device.stop().await.is_ok() {
+            if device.stop().await.is_ok() && (block.number() == 0 || block.has_own_log()) {
                 block.ack_log.remove();
             }
             block.unlink();
@@ -294,7 +343,7 @@ async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     }
 }
 
-/// A device that is served to the kernel.
+/// A device that is served to the kernel: the array, a namespace, or a volume on either.
 struct ServedDevice {
     device: Rc<dyn ZonedDevice>,
     /// The namespace; `None` for the array.
@@ -306,7 +355,7 @@ struct ServedDevice {
 impl ServedDevice {
     /// Its number among the devices of the array: 0 for the array itself.
     fn number(&self) -> u16 {
-        front_number(self.namespace.as_ref())
+        front_number(self.namespace.as_ref(), self.volume.as_ref())
     }
 
     fn backing(&self) -> Backing {

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use engine::{
     array::{Array, ArrayStatus, LostBlocks, MemberState},
     runtime::{Exclusive, Gate},
-    volume::{Volume, VolumeOptions},
+    volume::{Pool, Volume, VolumeOptions},
     vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
@@ -90,8 +90,10 @@ pub struct Daemon {
     pub(super) control: ControlSocket,
     pub(super) rebuilder: Rebuilder,
     pub(super) scrubber: Scrubber,
-    /// The volume on the array, if there is one.
+    /// The volume on the array, if there is one; all blocks of the pool, if there is one.
     pub(super) volume: RefCell<Option<Volume>>,
+    /// The pool of volumes on the array, if there is one.
+    pub(super) pool: RefCell<Option<Pool>>,
     /// Options of volumes, and messages about data that they have given up.
     pub(super) behaviour: VolumeOptions,
     pub(super) losses: RefCell<Vec<String>>,
@@ -126,16 +128,17 @@ pub struct Daemon {
 pub struct KnownLosses {
     /// The losses of the array that they are part of.
     pub lost: Vec<LostBlocks>,
-    /// Losses of each volume, by the number of its namespace, `None` for a volume on the whole array.
+    /// Losses of each volume, by the number of its namespace, or its number in the pool; `None` for a volume on the whole
+    /// array.
     pub of_volumes: BTreeMap<Option<u32>, VolumeLosses>,
 }
 
 impl KnownLosses {
     /// Losses of a volume, if the array has lost `lost`; `None` if they are not known.
-    pub fn of(&self, lost: &[LostBlocks], namespace: Option<u32>) -> Option<VolumeLosses> {
+    pub fn of(&self, lost: &[LostBlocks], number: Option<u32>) -> Option<VolumeLosses> {
         match lost.is_empty() {
             true => Some(VolumeLosses::default()),
-            false => self.of_volumes.get(&namespace).filter(|_| self.lost == lost).cloned(),
+            false => self.of_volumes.get(&number).filter(|_| self.lost == lost).cloned(),
         }
     }
 }
@@ -175,6 +178,18 @@ impl Daemon {
         own.into_iter().chain(on_namespaces).collect()
     }
 
+    /// The volumes of which losses are told, with their numbers in [`KnownLosses`], and their namespaces: those that are
+    /// served, and all of the pool.
+    pub(super) fn losing_volumes(&self) -> Vec<(Option<u32>, Option<Namespace>, Volume)> {
+        if let Some(pool) = &*self.pool.borrow() {
+            let volumes = pool.volumes().into_iter();
+            return volumes.map(|volume| (volume.slot(), None, volume)).collect();
+        }
+        let served = self.volumes().into_iter();
+        let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
+        served.map(|(namespace, volume)| (number(&namespace), namespace, volume)).collect()
+    }
+
     /// Runs the array until it is stopped, or a signal ends the daemon.
     pub fn run(&self) -> Result<()> {
         notify(&[NotifyState::Ready]);
@@ -212,7 +227,7 @@ impl Daemon {
 
     /// The block device of the array itself.
     pub(super) fn own_block(&self) -> Option<Rc<Block>> {
-        self.blocks.borrow().iter().find(|block| block.namespace.is_none()).cloned()
+        self.blocks.borrow().iter().find(|block| block.number() == 0).cloned()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Reports on a running array: its status, its namespaces, its devices and the requests to these.
 
 use super::{
-    block::Block,
+    block::{Block, front_number},
     state::{Daemon, absolute, log, lost_in, notify},
 };
 use crate::{
     control::{
+        pool,
         protocol::{About, NamespaceDevice, TrafficDevice, TrafficDrive, TrafficReport},
         tenants,
     },
@@ -14,12 +15,16 @@ use crate::{
         output::{quoted, uuid},
         size::bytes,
     },
-    report::{Division, EventReport, LostRange, NamespaceReport, Status, VolumeReport, ZoneContents, level},
+    report::{
+        Division, EventReport, LostRange, NamespaceReport, PoolVolumeReport, Status, VolumeReport,
+        ZoneContents, level,
+    },
 };
 use engine::{
     array::{LostBlocks, MemberState},
     buf::BLOCK,
     device::ZonedDevice,
+    volume::Volume,
 };
 use sd_notify::NotifyState;
 use std::rc::Rc;
@@ -44,8 +49,13 @@ pub fn status(daemon: &Daemon) -> Status {
         let rebuilt_bytes = daemon.rebuilder.written_bytes();
         let report =
             VolumeReport::of(&volume.status(), drives_bytes / BLOCK as u64, rebuilt_bytes / BLOCK as u64);
-        VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, None), ..report }
+        match daemon.pool.borrow().is_some() {
+            // The blocks of a pool are more than it has room for; what is lost is told of its volumes.
+            true => VolumeReport { size_bytes: report.usable_bytes + report.reserve_bytes, ..report },
+            false => VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, None), ..report },
+        }
     });
+    status.volumes = pool_volumes(daemon, &array.lost);
     status.namespaces = division(daemon, &array.lost);
     match (&status.volume, &status.namespaces) {
         (Some(_), _) => status.respect(ZoneContents::Volume),
@@ -70,6 +80,23 @@ pub fn status(daemon: &Daemon) -> Status {
         status.action = None;
     }
     status.identify(&daemon.drives.borrow())
+}
+
+/// Reports on the volumes of the pool of an array that has lost `lost`; `None` if there is no pool.
+pub(super) fn pool_volumes(daemon: &Daemon, lost: &[LostBlocks]) -> Option<Vec<PoolVolumeReport>> {
+    let pool = daemon.pool.borrow().clone()?;
+    let (blocks, losses) = (daemon.blocks.borrow(), daemon.volume_losses.borrow());
+    let report = |volume: &Volume| {
+        let number = front_number(None, Some(volume));
+        let block = blocks.iter().find(|block| block.number() == number);
+        PoolVolumeReport {
+            block_device: block.map(|block| block.path.display().to_string()),
+            link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
+            lost: losses.of(lost, volume.slot()),
+            ..pool::report(volume)
+        }
+    };
+    Some(pool.volumes().iter().map(report).collect())
 }
 
 /// Report on the namespaces of an array that has lost `lost`; `None` if it is not divided.
@@ -118,13 +145,17 @@ pub fn about(daemon: &Daemon) -> About {
     }
 }
 
-/// The block devices of namespaces.
+/// The block devices of namespaces, and of the volumes of a pool.
 fn namespace_devices(daemon: &Daemon) -> Vec<NamespaceDevice> {
     let blocks = daemon.blocks.borrow();
     let array = daemon.array.status().uuid;
     let shown = |block: &Rc<Block>| {
-        let namespace = block.namespace.as_ref()?;
-        let (name, uuid) = (namespace.name().into(), uuid(&tenants::uuid_of(array, namespace.name())));
+        let (name, uuid) = match (&block.namespace, &block.volume) {
+            (Some(namespace), _) => {
+                (namespace.name().into(), uuid(&tenants::uuid_of(array, namespace.name())))
+            }
+            (None, volume) => (volume.as_ref()?.name()?, uuid(&volume.as_ref()?.uuid())),
+        };
         Some(NamespaceDevice { name, uuid, block_device: block.path.clone(), link: block.link.clone() })
     };
     blocks.iter().filter_map(shown).collect()
@@ -134,7 +165,10 @@ fn namespace_devices(daemon: &Daemon) -> Vec<NamespaceDevice> {
 pub(super) fn traffic_report(daemon: &Daemon) -> TrafficReport {
     let (blocks, drives, status) = (daemon.blocks.borrow(), daemon.drives.borrow(), daemon.array.status());
     let devices = blocks.iter().map(|block| TrafficDevice {
-        namespace: block.namespace.as_ref().map(|namespace| namespace.name().into()),
+        namespace: match &block.namespace {
+            Some(namespace) => Some(namespace.name().into()),
+            None => block.volume.as_ref().and_then(Volume::name),
+        },
         client: None,
         counted: block.traffic.counted(),
     });

@@ -12,7 +12,6 @@ use crate::{
 use engine::{
     array::{LostBlocks, MemberState, MemberStatus},
     volume::{StoredBlocks, Volume},
-    vzone::Namespace,
 };
 use std::{
     collections::BTreeMap,
@@ -84,16 +83,14 @@ pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
     let mut looked: Option<Instant> = None;
     while let Ok(ring) = daemon.reactor.ring().cloned() {
         ring.sleep(Duration::from_secs(1)).await;
-        let volumes = daemon.volumes();
+        let volumes = daemon.losing_volumes();
         if volumes.is_empty() {
             continue;
         }
         let lost = daemon.array.status().lost;
-        let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
         let are_known = {
             let KnownLosses { lost: before, of_volumes } = &*daemon.volume_losses.borrow();
-            *before == lost
-                && volumes.iter().all(|(namespace, _)| of_volumes.contains_key(&number(namespace)))
+            *before == lost && volumes.iter().all(|(number, ..)| of_volumes.contains_key(number))
         };
         let is_recent = looked.is_some_and(|at| at.elapsed() < LOOK_AT_LOSSES_EVERY);
         if lost.is_empty() || are_known && is_recent {
@@ -101,9 +98,9 @@ pub(super) async fn watch_losses(daemon: Rc<Daemon>) {
         }
         looked = Some(Instant::now());
         let mut of_volumes = BTreeMap::new();
-        for (namespace, volume) in &volumes {
+        for (number, namespace, volume) in &volumes {
             let own = namespace.as_ref().map_or_else(|| lost.clone(), |namespace| lost_in(namespace, &lost));
-            of_volumes.insert(number(namespace), losses_of(volume, &own).await);
+            of_volumes.insert(*number, losses_of(volume, &own).await);
         }
         daemon.volume_losses.replace(KnownLosses { lost, of_volumes });
     }

@@ -177,6 +177,7 @@ impl Status {
             link: None,
             nbd: None,
             volume: None,
+            volumes: None,
             namespaces: None,
             rebuild: None,
             scrub: None,

@@ -36,8 +36,8 @@ pub use events::EventReport;
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
 pub use presence::{hidden, is_there};
 pub use volume::{
-    Compression, Space, VolumeLosses, VolumeRange, VolumeReport, VolumeSet, WhenFull, WrittenBytes, given_up,
-    no_start, no_volume,
+    Compression, PoolVolumeReport, Space, VolumeLosses, VolumeRange, VolumeReport, VolumeSet, WhenFull,
+    WrittenBytes, given_up, no_start, no_volume,
 };
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 
@@ -134,6 +134,9 @@ pub struct Status {
     pub nbd: Option<String>,
     /// Volume on the array, as reported by the daemon.
     pub volume: Option<VolumeReport>,
+    /// The volumes of a pool, if the array carries one, as reported by the daemon; `volume` is the pool then.
+    #[serde(default)]
+    pub volumes: Option<Vec<PoolVolumeReport>>,
     /// Division into namespaces, as reported by the daemon.
     pub namespaces: Option<Division>,
     /// Progress of the running rebuild or replacement.
@@ -388,6 +391,7 @@ impl Status {
             nbd: None,
             longest_turn_us: None,
             volume: None,
+            volumes: None,
             namespaces: None,
             rebuild: None,
             scrub: None,

@@ -86,6 +86,30 @@ impl VolumeLosses {
     }
 }
 
+/// State of a volume of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PoolVolumeReport {
+    pub name: String,
+    pub uuid: String,
+    pub size_bytes: u64,
+    /// Size of the extents that it has got from the pool: parts of the volume of which something was written.
+    pub allocated_bytes: u64,
+    /// Logical sector size: 512 or 4096.
+    pub sector_bytes: u32,
+    /// Compression of new data.
+    pub compression: Compression,
+    /// Largest amount of data that is compressed together.
+    pub unit_bytes: u64,
+    /// Behaviour of a write that finds no free space.
+    pub when_full: WhenFull,
+    /// Path of the kernel's block device, if there is one.
+    pub block_device: Option<String>,
+    /// Link to it by the names of array and volume.
+    pub link: Option<String>,
+    /// Ranges that the array has lost; `None` while they are not known.
+    pub lost: Option<VolumeLosses>,
+}
+
 /// Codec for new data: `off`, `lz4` or `zstd:LEVEL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]

@@ -19,7 +19,6 @@ pub use kind::Policy;
 use crate::{
     buf::Buf,
     device::Geometry,
-    format::record::TailRecord,
     raid::{
         Consistency,
         geometry::{Layout, MAX_MEMBERS},
@@ -43,10 +42,10 @@ impl Policy {
         self == Policy::InPlace
     }
 
-    /// Whether a tail record begins a generation. At the start of a zone it does not with `inplace`, where it only shows
+    /// Whether a tail record, with this generation, begins it. At the start of a zone it does not with `inplace`, where it only shows
     /// that the zone was opened: a zone with such a record and without data is reset at assembly.
-    pub fn begins_generation(self, tail: &TailRecord) -> bool {
-        tail.generation > 0 && (tail.tail_blocks > 0 || self == Policy::Zrwa)
+    pub fn begins_generation(self, generation: u32, tail_blocks: u64) -> bool {
+        generation > 0 && (tail_blocks > 0 || self == Policy::Zrwa)
     }
 
     /// Whether partial parity and relocated blocks go to the metadata logs during normal operation. If so, a log uses

@@ -472,7 +472,7 @@ fn replay<'a>(
     records: impl Iterator<Item = &'a (Record, u64)>,
     (count, policy): (u32, Policy),
 ) -> ReplayedZones {
-    let begins = |tail: &&TailRecord| policy.begins_generation(tail);
+    let begins = |tail: &&TailRecord| policy.begins_generation(tail.generation, tail.tail_blocks);
     let mut zones = vec![ZoneRecord::default(); count as usize];
     let (mut burned, mut bad_blocks) = (Vec::new(), BadBlockMap::default());
     let mut generations = Generations::default();

@@ -160,11 +160,11 @@ impl NbdConnection {
     ///
     /// # Errors
     /// The connection failed, or the client sent invalid data.
-    pub async fn negotiate(&self, export: &NbdExport) -> io::Result<Option<NbdTerms>> {
+    pub async fn negotiate(&self, exports: Vec<NbdExport>) -> io::Result<Option<NbdTerms>> {
         self.send(&[&wire::GREETING]).await?;
         let mut flags = [0; wire::CLIENT_FLAGS_BYTES];
         self.receive(&mut flags).await?;
-        let mut negotiation = Negotiation::new(export, flags).ok_or_else(invalid_data)?;
+        let mut negotiation = Negotiation::new(exports, flags).ok_or_else(invalid_data)?;
         loop {
             let mut header = [0; wire::OPTION_BYTES];
             self.receive(&mut header).await?;

@@ -1,4 +1,4 @@
-//! NBD server for a volume, on a Unix socket or an IP address; it needs neither root nor kernel support.
+//! NBD server for volumes, on a Unix socket or an IP address; it needs neither root nor kernel support.
 //!
 //! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `address.rs` the address, `connection.rs` one
 //! client: a task receives requests, with all data of a write, and workers execute and answer them. A client that does
@@ -39,7 +39,7 @@ use crate::{
 use anyhow::Result;
 use connection::{Job, NbdConnection};
 use engine::{
-    buf::BLOCK,
+    buf::{BLOCK, BufSource},
     device::{DeviceError, Status},
     runtime::{Gate, Runtime},
     volume::Volume,
@@ -101,11 +101,18 @@ const VANISHED: Duration = Duration::from_secs(120);
 /// Pause after a failure to accept connections.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The server of a volume.
-pub struct Server {
-    bytes: Bytes,
-    /// The name by which clients select the volume.
+/// A volume that is served.
+struct ServedVolume {
+    /// The name by which clients select it.
     name: String,
+    bytes: Bytes,
+}
+
+/// The server of the volumes of an array.
+pub struct Server {
+    /// In the order in which they were added.
+    volumes: RefCell<Vec<Rc<ServedVolume>>>,
+    buffers: BufSource,
     read_only: bool,
     ring: Ring,
     runtime: Runtime,
@@ -134,14 +141,14 @@ impl Server {
     /// The address is not available, or there is no ring.
     pub fn start(
         reactor: &Reactor,
-        volume: Volume,
+        volumes: Vec<(String, Volume)>,
         place: &NbdAddress,
-        (name, read_only): (String, bool),
+        read_only: bool,
     ) -> Result<Rc<Server>> {
         let (listener, place) = place.listen()?;
         let server = Rc::new(Server {
-            bytes: Bytes::of(volume, reactor.buffers(), Some(reactor.ring()?.clone())),
-            name,
+            volumes: RefCell::default(),
+            buffers: reactor.buffers(),
             read_only,
             ring: reactor.ring()?.clone(),
             runtime: reactor.runtime().clone(),
@@ -156,8 +163,27 @@ impl Server {
             refusal_logged: Cell::new(false),
             traffic: Traffic::default(),
         });
+        volumes.into_iter().for_each(|(name, volume)| server.add(name, volume));
         server.runtime.spawn(server.clone().take_connections());
         Ok(server)
+    }
+
+    /// Serves another volume, to clients that connect from now on.
+    pub fn add(&self, name: String, volume: Volume) {
+        let bytes = Bytes::of(volume, self.buffers.clone(), Some(self.ring.clone()));
+        self.volumes.borrow_mut().push(Rc::new(ServedVolume { name, bytes }));
+    }
+
+    /// Serves a volume no longer; `false` if it has clients.
+    pub fn remove(&self, name: &str) -> bool {
+        let mut volumes = self.volumes.borrow_mut();
+        let is_it = |served: &Rc<ServedVolume>| served.name == name;
+        // Each connection to it holds it, too.
+        let is_used = volumes.iter().any(|served| is_it(served) && Rc::strong_count(served) > 1);
+        if !is_used {
+            volumes.retain(|served| !is_it(served));
+        }
+        !is_used
     }
 
     /// Address for clients.
@@ -220,7 +246,7 @@ impl Server {
     pub async fn close(self: &Rc<Self>) {
         self.ending.set(true);
         self.place.close();
-        self.bytes.end_waiting();
+        self.volumes.borrow().iter().for_each(|served| served.bytes.end_waiting());
         self.connected().for_each(|connection| connection.end(Shutdown::Read));
         let (ring, patience) = (self.ring.clone(), Rc::downgrade(self));
         self.runtime.spawn(async move {
@@ -279,19 +305,25 @@ impl Server {
         let server = self.clone();
         self.runtime.spawn(async move {
             // If the client disappears or sends invalid data, only its own connection ends.
-            let (name, size_bytes) = (server.name.clone(), server.bytes.size_bytes());
-            let export = NbdExport { name, size_bytes, read_only: server.read_only };
-            let Ok(Some(terms)) = connection.negotiate(&export).await else { return };
+            let volumes = server.volumes.borrow().clone();
+            let export = |served: &Rc<ServedVolume>| {
+                let (name, size_bytes) = (served.name.clone(), served.bytes.size_bytes());
+                NbdExport { name, size_bytes, read_only: server.read_only }
+            };
+            let exports = volumes.iter().map(export).collect();
+            let Ok(Some(terms)) = connection.negotiate(exports).await else { return };
+            let volume = volumes[terms.export].clone();
+            drop(volumes);
             server.refusal_logged.set(false);
             for _ in 0..WORKERS {
-                let (server, connection) = (server.clone(), connection.clone());
+                let (server, connection, volume) = (server.clone(), connection.clone(), volume.clone());
                 server.runtime.clone().spawn(async move {
                     while let Some(job) = connection.next_job().await {
-                        server.clone().serve(connection.clone(), job).await;
+                        server.clone().serve(connection.clone(), &volume, job).await;
                     }
                 });
             }
-            if connection.receive_jobs((&server.bytes, &server.traffic), &terms).await.is_err() {
+            if connection.receive_jobs((&volume.bytes, &server.traffic), &terms).await.is_err() {
                 connection.end(Shutdown::Both);
             }
         });
@@ -300,22 +332,22 @@ impl Server {
     /// Executes and answers a request. A request that waits for free space releases its worker, unless
     /// `MOST_HELD_BYTES` of data wait already: then it keeps its worker, and counts towards the limits of the
     /// connection, which accepts no requests beyond these.
-    async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, mut job: Job) {
+    async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, volume: &Rc<ServedVolume>, mut job: Job) {
         let (bytes, cost) = (job.held_bytes(), job.cost());
         // A request without data takes memory and time too.
         let waiting = bytes.max(BLOCK as u64);
-        match self.carry_out(&connection, &mut job).await {
+        match self.carry_out(&connection, &volume.bytes, &mut job).await {
             Ok(Some(refused)) if self.waiting_bytes.get() + waiting <= MOST_HELD_BYTES => {
                 connection.release(bytes, cost);
                 self.waiting_bytes.set(self.waiting_bytes.get() + waiting);
-                let server = self.clone();
+                let (server, volume) = (self.clone(), volume.clone());
                 self.runtime.spawn(async move {
-                    server.wait_for_room(&connection, job, refused).await;
+                    server.wait_for_room(&connection, &volume.bytes, job, refused).await;
                     server.waiting_bytes.set(server.waiting_bytes.get() - waiting);
                 });
             }
             Ok(Some(refused)) => {
-                self.wait_for_room(&connection, job, refused).await;
+                self.wait_for_room(&connection, &volume.bytes, job, refused).await;
                 connection.release(bytes, cost);
             }
             answered => {
@@ -326,13 +358,19 @@ impl Server {
     }
 
     /// Retries a request that was refused for lack of space, until it is answered.
-    async fn wait_for_room(&self, connection: &NbdConnection, mut job: Job, mut refused: DeviceError) {
+    async fn wait_for_room(
+        &self,
+        connection: &NbdConnection,
+        volume: &Bytes,
+        mut job: Job,
+        mut refused: DeviceError,
+    ) {
         let mut since = None;
         let answered = loop {
-            if !self.bytes.wait_for_room(refused, &mut since).await {
+            if !volume.wait_for_room(refused, &mut since).await {
                 break connection.answer(&job.request, Err(refused)).await;
             }
-            match self.carry_out(connection, &mut job).await {
+            match self.carry_out(connection, volume, &mut job).await {
                 Ok(Some(error)) => refused = error,
                 answered => break answered.map(drop),
             }
@@ -357,10 +395,15 @@ impl Server {
 
     /// Executes and answers a request. Returns the error, without an answer, if it was refused for lack of space and
     /// may wait for some.
-    async fn carry_out(&self, connection: &NbdConnection, job: &mut Job) -> io::Result<Option<DeviceError>> {
+    async fn carry_out(
+        &self,
+        connection: &NbdConnection,
+        volume: &Bytes,
+        job: &mut Job,
+    ) -> io::Result<Option<DeviceError>> {
         let request = job.request;
         let (at, bytes, fua) = match request.work {
-            Ok(NbdOperation::Zero { keep: true, fast: true, .. }) if self.bytes.writes_zeros() => {
+            Ok(NbdOperation::Zero { keep: true, fast: true, .. }) if volume.writes_zeros() => {
                 return connection.refuse(&request, wire::NOT_FAST).await.map(|()| None);
             }
             Ok(
@@ -368,16 +411,16 @@ impl Server {
                 | NbdOperation::Zero { at, bytes, fua, .. }
                 | NbdOperation::Trim { at, bytes, fua },
             ) => (at, bytes as u64, fua),
-            _ => return self.answer(connection, &request).await.map(|()| None),
+            _ => return self.answer(connection, volume, &request).await.map(|()| None),
         };
-        let claim = self.bytes.claim(at, bytes).await;
+        let claim = volume.claim(at, bytes).await;
         if connection.has_hung_up() {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         let result = match request.work {
-            Ok(NbdOperation::Zero { keep: true, .. }) => self.bytes.zero_in_place(&claim, (at, bytes)).await,
-            Ok(NbdOperation::Zero { .. }) => self.bytes.zero(&claim, (at, bytes)).await,
-            Ok(NbdOperation::Trim { .. }) => self.bytes.trim(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Zero { keep: true, .. }) => volume.zero_in_place(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Zero { .. }) => volume.zero(&claim, (at, bytes)).await,
+            Ok(NbdOperation::Trim { .. }) => volume.trim(&claim, (at, bytes)).await,
             _ => {
                 let mut from = at + bytes - job.held_bytes();
                 let mut result = Ok(());
@@ -385,7 +428,7 @@ impl Server {
                     && result.is_ok()
                 {
                     let length = inside.len() as u64;
-                    result = self.bytes.write(&claim, (from, length), piece, fua).await;
+                    result = volume.write(&claim, (from, length), piece, fua).await;
                     if result.is_ok() {
                         job.data.pop_front();
                         from += length;
@@ -395,7 +438,7 @@ impl Server {
             }
         };
         let writes = matches!(request.work, Ok(NbdOperation::Write { .. }));
-        let result = if fua && !writes && result.is_ok() { self.bytes.flush().await } else { result };
+        let result = if fua && !writes && result.is_ok() { volume.flush().await } else { result };
         drop(claim);
         // A trim frees space, and never waits for it.
         let may_wait = !matches!(request.work, Ok(NbdOperation::Trim { .. }));
@@ -406,7 +449,12 @@ impl Server {
     }
 
     /// Executes and answers a request that changes nothing.
-    async fn answer(&self, connection: &NbdConnection, request: &NbdRequest) -> io::Result<()> {
+    async fn answer(
+        &self,
+        connection: &NbdConnection,
+        volume: &Bytes,
+        request: &NbdRequest,
+    ) -> io::Result<()> {
         let refused = |error| connection.refuse(request, error);
         let result = match request.work {
             Err(error) => return refused(error).await,
@@ -414,11 +462,11 @@ impl Server {
                 return refused(wire::TOO_LONG).await;
             }
             Ok(NbdOperation::Read { at, bytes, whole }) => {
-                return self.read(connection, request, (at, bytes as u64), whole).await;
+                return self.read((connection, volume), request, (at, bytes as u64), whole).await;
             }
             Ok(NbdOperation::Status { at, bytes, one }) => {
                 let most = if one { 1 } else { MOST_EXTENTS };
-                match self.extents(at, bytes as u64, most).await {
+                match extents(volume, at, bytes as u64, most).await {
                     Err(error) => return refused(wire::errno(error)).await,
                     Ok(extents) => {
                         let chunk = wire::chunk(request.cookie, true, Chunk::Extents(&extents));
@@ -426,7 +474,7 @@ impl Server {
                     }
                 }
             }
-            Ok(NbdOperation::Flush) => self.bytes.flush().await,
+            Ok(NbdOperation::Flush) => volume.flush().await,
             Ok(
                 NbdOperation::Write { .. }
                 | NbdOperation::Zero { .. }
@@ -440,7 +488,7 @@ impl Server {
     /// Answers a read in pieces.
     async fn read(
         &self,
-        connection: &NbdConnection,
+        (connection, volume): (&NbdConnection, &Bytes),
         request: &NbdRequest,
         (at, bytes): (u64, u64),
         is_whole: bool,
@@ -452,7 +500,7 @@ impl Server {
         while done < bytes {
             let piece = (bytes - done).min(most);
             let last = done + piece == bytes;
-            let (data, inside) = match self.bytes.read(at + done, piece).await {
+            let (data, inside) = match volume.read(at + done, piece).await {
                 Ok(read) => read,
                 // In a simple reply success has been sent already: only closing the connection can report the error.
                 Err(_) if writing.is_some() => return Err(ErrorKind::ConnectionAborted.into()),
@@ -471,19 +519,20 @@ impl Server {
                 connection.send_now(head).await?;
                 connection.send_now(&data[inside]).await?;
             }
-            self.bytes.give(data);
+            volume.give(data);
             done += piece;
         }
         Ok(())
     }
+}
 
-    async fn extents(&self, at: u64, bytes: u64, most: usize) -> Result<Vec<(u32, bool)>, DeviceError> {
-        let (mut extents, mut done) = (Vec::new(), 0);
-        while done < bytes && extents.len() < most {
-            let (alike, mapped) = self.bytes.extent(at + done, bytes - done).await?;
-            extents.push((alike as u32, mapped));
-            done += alike;
-        }
-        Ok(extents)
+/// Extents of a range, at most `most` of them: their lengths, and whether they are mapped.
+async fn extents(volume: &Bytes, at: u64, bytes: u64, most: usize) -> Result<Vec<(u32, bool)>, DeviceError> {
+    let (mut extents, mut done) = (Vec::new(), 0);
+    while done < bytes && extents.len() < most {
+        let (alike, mapped) = volume.extent(at + done, bytes - done).await?;
+        extents.push((alike as u32, mapped));
+        done += alike;
     }
+    Ok(extents)
 }

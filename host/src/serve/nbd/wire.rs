@@ -80,20 +80,16 @@ mod errno {
 /// Answer to a fast zero request that would have to write zeros.
 pub const NOT_FAST: u32 = errno::ENOTSUP;
 
-/// The exported volume.
+/// An exported volume.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
-    /// The name by which clients select it; an empty name selects it, too.
+    /// The name by which clients select it. If it is the only one, an empty name selects it, too.
     pub name: String,
     pub size_bytes: u64,
     pub read_only: bool,
 }
 
 impl NbdExport {
-    fn is_called(&self, name: &[u8]) -> bool {
-        name.is_empty() || name == self.name.as_bytes()
-    }
-
     /// Transmission flags. A flush on one connection covers all of them: they share the volume.
     fn flags(&self, structured: bool) -> u16 {
         const HAS_FLAGS: u16 = 1 << 0;
@@ -123,7 +119,9 @@ pub enum Next {
 /// State of the negotiation with a client.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
-    export: NbdExport,
+    exports: Vec<NbdExport>,
+    /// Index of the selected export.
+    selected: usize,
     no_padding: bool,
     options: u32,
     structured: bool,
@@ -136,6 +134,8 @@ pub struct Negotiation {
 pub struct NbdTerms {
     pub structured: bool,
     pub allocation: bool,
+    /// Index of the selected export.
+    pub export: usize,
     size_bytes: u64,
     read_only: bool,
 }
@@ -170,17 +170,26 @@ impl<'a> Reader<'a> {
 
 impl Negotiation {
     /// Begins with the flags with which the client answers the greeting; `None` if it requires an unknown feature.
-    pub fn new(export: &NbdExport, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
+    pub fn new(exports: Vec<NbdExport>, flags: [u8; CLIENT_FLAGS_BYTES]) -> Option<Negotiation> {
         let flags = u32::from_be_bytes(flags);
         let known = flags & !3 == 0;
         let no_padding = flags & 2 != 0;
-        known.then(|| Negotiation {
-            export: export.clone(),
+        known.then_some(Negotiation {
+            exports,
+            selected: 0,
             no_padding,
             options: 0,
             structured: false,
             allocation: false,
         })
+    }
+
+    /// Index of the export that clients call `name`.
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        match &self.exports[..] {
+            [_] if name.is_empty() => Some(0),
+            exports => exports.iter().position(|export| export.name.as_bytes() == name),
+        }
     }
 
     /// Parses an option's header: bytes of its data; `None` if it is invalid, or there have been too many options.
@@ -203,20 +212,26 @@ impl Negotiation {
                 return Next::End;
             }
             option::LIST if data.is_empty() => {
-                let name = self.export.name.as_bytes();
-                say(reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                for name in self.exports.iter().map(|export| export.name.as_bytes()) {
+                    say(reply::SERVER, &[&(name.len() as u32).to_be_bytes(), name]);
+                }
                 say(reply::ACK, &[]);
             }
-            option::INFO | option::GO => match read_info(data) {
+            option::INFO | option::GO => match read_info(data).map(|name| self.find(name)) {
                 None => say(reply::ERR_INVALID, &[]),
-                Some(name) if !self.export.is_called(name) => say(reply::ERR_UNKNOWN, &[]),
-                Some(_) => {
-                    let flags = self.export.flags(self.structured).to_be_bytes();
-                    say(reply::INFO, &[&[0, 0], &self.export.size_bytes.to_be_bytes(), &flags]);
+                Some(None) => say(reply::ERR_UNKNOWN, &[]),
+                Some(Some(found)) => {
+                    let export = &self.exports[found];
+                    let flags = export.flags(self.structured).to_be_bytes();
+                    say(reply::INFO, &[&[0, 0], &export.size_bytes.to_be_bytes(), &flags]);
                     let sizes = [1, PREFERRED_BYTES, MOST_BYTES].map(u32::to_be_bytes);
                     say(reply::INFO, &[&[0, 3], sizes.as_flattened()]);
                     say(reply::ACK, &[]);
-                    return if number == option::GO { Next::Requests } else { Next::Option };
+                    if number == option::GO {
+                        self.selected = found;
+                        return Next::Requests;
+                    }
+                    return Next::Option;
                 }
             },
             option::STRUCTURED_REPLY if data.is_empty() => {
@@ -226,7 +241,7 @@ impl Negotiation {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => match read_queries(data) {
                 Some(_) if !self.structured => say(reply::ERR_INVALID, &[]),
                 None => say(reply::ERR_INVALID, &[]),
-                Some((name, _)) if !self.export.is_called(name) => say(reply::ERR_UNKNOWN, &[]),
+                Some((name, _)) if self.find(name).is_none() => say(reply::ERR_UNKNOWN, &[]),
                 Some((_, queries)) => {
                     let lists = number == option::LIST_META_CONTEXT;
                     let all = lists && (queries.is_empty() || queries.contains(&&b"base:"[..]));
@@ -260,12 +275,12 @@ impl Negotiation {
     }
 
     /// Answers EXPORT_NAME, the oldest way to end the negotiation. It can only be refused by closing the connection.
-    fn end_by_name(&self, name: &[u8], replies: &mut Vec<u8>) -> Next {
-        if !self.export.is_called(name) {
-            return Next::End;
-        }
-        replies.extend(self.export.size_bytes.to_be_bytes());
-        replies.extend(self.export.flags(self.structured).to_be_bytes());
+    fn end_by_name(&mut self, name: &[u8], replies: &mut Vec<u8>) -> Next {
+        let Some(found) = self.find(name) else { return Next::End };
+        self.selected = found;
+        let export = &self.exports[found];
+        replies.extend(export.size_bytes.to_be_bytes());
+        replies.extend(export.flags(self.structured).to_be_bytes());
         if !self.no_padding {
             replies.extend([0; 124]);
         }
@@ -274,8 +289,9 @@ impl Negotiation {
 
     /// The negotiated terms.
     pub fn terms(&self) -> NbdTerms {
-        let NbdExport { size_bytes, read_only, .. } = self.export;
-        NbdTerms { structured: self.structured, allocation: self.allocation, size_bytes, read_only }
+        let NbdExport { size_bytes, read_only, .. } = self.exports[self.selected];
+        let (structured, allocation, export) = (self.structured, self.allocation, self.selected);
+        NbdTerms { structured, allocation, export, size_bytes, read_only }
     }
 }
 
@@ -515,7 +531,7 @@ mod tests {
 
     #[test]
     fn nbd_negotiation_lists_and_selects_export() {
-        let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 3]).unwrap();
+        let mut negotiation = Negotiation::new(vec![export()], [0, 0, 0, 3]).unwrap();
         assert_eq!(ask(&mut negotiation, 3, &[]).1, [(2, about("tank", &[])), (1, Vec::new())]);
         // TLS, and options that do not exist yet.
         for unknown in [5, 11, 4711] {
@@ -541,10 +557,28 @@ mod tests {
         assert!(!negotiation.terms().allocation);
     }
 
+    /// Without a name none of several exports is selected.
+    #[test]
+    fn nbd_negotiation_selects_one_of_several_exports_by_name() {
+        let exports = ["mail", "logs"].map(|name| NbdExport { name: name.into(), ..export() });
+        let mut negotiation = Negotiation::new(exports.to_vec(), [0, 0, 0, 3]).unwrap();
+        let listed = [(2, about("mail", &[])), (2, about("logs", &[])), (1, Vec::new())];
+        assert_eq!(ask(&mut negotiation, 3, &[]).1, listed);
+        for unknown in ["", "tank"] {
+            let said = ask(&mut negotiation, 7, &about(unknown, &[0, 0]));
+            assert_eq!(said, (Next::Option, vec![(1 << 31 | 6, Vec::new())]), "{unknown}");
+        }
+        assert_eq!(ask(&mut negotiation, 7, &about("logs", &[0, 0])).0, Next::Requests);
+        assert_eq!(negotiation.terms().export, 1);
+        let mut negotiation = Negotiation::new(exports.to_vec(), [0, 0, 0, 3]).unwrap();
+        assert_eq!(negotiation.answer(&header(1, b"logs"), b"logs", &mut Vec::new()), Next::Requests);
+        assert_eq!(negotiation.terms().export, 1);
+    }
+
     #[test]
     fn nbd_negotiation_refuses_malformed_options() {
-        assert!(Negotiation::new(&export(), [0, 0, 0, 7]).is_none());
-        let mut negotiation = Negotiation::new(&export(), [0, 0, 0, 1]).unwrap();
+        assert!(Negotiation::new(vec![export()], [0, 0, 0, 7]).is_none());
+        let mut negotiation = Negotiation::new(vec![export()], [0, 0, 0, 1]).unwrap();
         let mut wrong = header(3, &[]);
         wrong[0] ^= 1;
         assert_eq!(negotiation.option_bytes(&wrong), None);
@@ -577,7 +611,8 @@ mod tests {
     #[test]
     fn nbd_request_is_parsed_or_refused_by_terms() {
         let size_bytes = 1 << 30;
-        let plain = NbdTerms { structured: false, allocation: false, size_bytes, read_only: false };
+        let plain =
+            NbdTerms { structured: false, allocation: false, export: 0, size_bytes, read_only: false };
         let all = NbdTerms { structured: true, allocation: true, ..plain };
         let read = |terms: &NbdTerms, flags, kind, at, bytes| {
             NbdRequest::read(&request(flags, kind, at, bytes), terms).unwrap()

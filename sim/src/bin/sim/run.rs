@@ -408,6 +408,7 @@ impl Run {
                 ("checkpoints", counts.checkpoints),
                 ("discarded_blocks", counts.discarded),
                 ("growths", counts.growths),
+                ("replacements", counts.replacements),
                 ("refused_writes", counts.refusals),
             ]
         })

@@ -7,6 +7,7 @@ use super::{
     model::{VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::VolumeOracle,
     stack::create,
+    tested::Tested,
 };
 use crate::simulator::{
     command_queue::Fault,
@@ -21,7 +22,7 @@ use crate::simulator::{
 use emu::ssd;
 use engine::{
     buf::{BLOCK, Buf},
-    volume::{Codec, Unit, Volume},
+    volume::{Codec, Unit},
     zone::ZoneIndex,
 };
 use std::rc::Rc;
@@ -48,10 +49,12 @@ pub(super) fn run(world: &mut VolumeWorld) -> Result<(), Failure> {
     world.rng.fill(&mut uuid);
     let (runtime, life, scenario) = (world.runtime.clone(), world.life.clone(), world.model.scenario.clone());
     let made = world.start(create(runtime, life, scenario, world.drives(), uuid));
-    step::wait(world, &made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
+    let sizes =
+        step::wait(world, &made)?.map_err(|why| Failure(format!("the volume cannot be made: {why}")))?;
+    world.model.sizes = sizes;
     world.end_process();
     recover(world, 0)?;
-    world.model.oracle = VolumeOracle::new(world.model.volume.as_ref().map_or(0, Volume::blocks));
+    world.model.oracle = VolumeOracle::new(world.model.volume.as_ref().map_or(0, Tested::blocks));
     judge(world)?;
     if world.model.scenario.filled {
         fill_up(world)?;
@@ -115,7 +118,7 @@ fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
 }
 
 /// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
-pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Result<bool, Failure> {
+pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Result<bool, Failure> {
     if world.model.struck_in_recovery
         && let Err(why) = &up
     {
@@ -166,10 +169,10 @@ pub(super) fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
             all.extend_from_slice(&data.map_err(|error| format!("a read of block {at} fails: {error}"))?);
             at += count;
         }
-        volume.audit().await?;
-        Ok(all)
+        Ok((all, volume.audit().await?))
     });
-    let all = step::wait_in_order(world, &all)?.map_err(Failure)?;
+    let (all, in_no_volume) = step::wait_in_order(world, &all)?.map_err(Failure)?;
+    world.model.in_no_volume = in_no_volume;
     world.model.oracle.recovered(world.end, &all).map_err(Failure)?;
     world.end = LayerEnd::Kill;
     check_status(world)?;
@@ -180,9 +183,11 @@ pub(super) fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
 fn check_status(world: &VolumeWorld) -> Result<(), Failure> {
     let Some(status) = world.model.status() else { return Ok(()) };
     let mapped = world.model.oracle.may_be_mapped();
-    let is_at_rest = (status.waiting, status.refused, status.failed) == (0, 0, None);
+    // A volume of a full pool may not have been added again.
+    let may_be_refused = world.model.volume.as_ref().is_some_and(|volume| volume.table().1);
+    let is_at_rest = (status.waiting, status.failed) == (0, None) && (status.refused == 0 || may_be_refused);
     let is_readable = status.unreadable_zones == 0 || world.model.struck;
-    if status.mapped != mapped || !is_at_rest || !is_readable {
+    if status.mapped != mapped + world.model.in_no_volume || !is_at_rest || !is_readable {
         return Err(Failure(format!("{mapped} blocks hold data, and all can be read: {status:?}")));
     }
     Ok(())

@@ -4,17 +4,22 @@ use super::{
     model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::fill,
     stack::grow,
+    tested::Tested,
 };
 use crate::simulator::world::Failure;
 use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
-    volume::{Volume, VolumeError},
+    volume::VolumeError,
 };
+use std::ops::Range;
 
 /// One of so many operations enlarges the volume.
 const GROWTH_RARITY: u64 = 500;
+
+/// One of so many operations replaces a volume of a pool.
+const REPLACEMENT_RARITY: u64 = 30;
 
 /// Logical blocks of a page of the map.
 const PAGE_BLOCKS: u64 = 672;
@@ -38,6 +43,9 @@ pub(super) fn issue(world: &mut VolumeWorld) {
     if let Some(blocks) = draw_growth(world, GROWTH_RARITY) {
         return begin(world, VolumeOpKind::Grow { blocks });
     }
+    if let Some(kind) = draw_replacement(world) {
+        return begin(world, kind);
+    }
     let weights = [load.write, load.read, load.discard, load.flush];
     let kind = world.rng.weighted(&weights);
     let kind = match kind {
@@ -56,7 +64,39 @@ pub(super) fn issue(world: &mut VolumeWorld) {
         }
         _ => VolumeOpKind::Flush,
     };
-    begin(world, kind);
+    // A volume that is being replaced has no users.
+    match world.model.ops.iter().any(|op| is_replacing(world, op.kind, kind)) {
+        true => begin(world, VolumeOpKind::Flush),
+        false => begin(world, kind),
+    }
+}
+
+/// Whether one of two operations replaces a volume that the other one uses.
+fn is_replacing(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> bool {
+    let (other, replaced) = match (a, b) {
+        (VolumeOpKind::Replace { number }, other) | (other, VolumeOpKind::Replace { number }) => {
+            (other, number)
+        }
+        _ => return false,
+    };
+    let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(replaced));
+    match other {
+        VolumeOpKind::Write { at, blocks, .. }
+        | VolumeOpKind::Discard { at, blocks }
+        | VolumeOpKind::Read { at, blocks } => at < range.end && range.start < at + blocks,
+        VolumeOpKind::Flush => false,
+        VolumeOpKind::Grow { .. } | VolumeOpKind::Replace { .. } => true,
+    }
+}
+
+/// The replacement of a volume of a pool that nothing uses, in one of so many calls.
+fn draw_replacement(world: &mut VolumeWorld) -> Option<VolumeOpKind> {
+    let volumes = world.model.volume.as_ref().map_or(0, Tested::volumes_of_pool);
+    if volumes == 0 || !world.rng.chance(1, REPLACEMENT_RARITY) {
+        return None;
+    }
+    let kind = VolumeOpKind::Replace { number: world.rng.below(volumes as u64) as usize };
+    (!world.model.ops.iter().any(|op| is_replacing(world, op.kind, kind))).then_some(kind)
 }
 
 pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
@@ -97,6 +137,22 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
                 *told.borrow_mut() = Some(result.map(|()| Buf::default()));
             });
             world.model.oracle.tick()
+        }
+        VolumeOpKind::Replace { number } => {
+            let Range { start, end } = volume.range(number);
+            let (_, begun) = world.model.oracle.begin(start, end - start, true);
+            let (mut volume, replaced) = (volume, world.model.replaced.clone());
+            world.runtime.spawn(async move {
+                let result = match volume.replace(number).await {
+                    Ok(()) => Ok(Buf::default()),
+                    Err(VolumeError::Device(error)) => Err(error),
+                    // No fault of the device: the life fails.
+                    Err(_) => Err(Status::InvalidField.into()),
+                };
+                *replaced.borrow_mut() = Some(volume);
+                *told.borrow_mut() = Some(result);
+            });
+            begun
         }
         VolumeOpKind::Grow { blocks } => {
             world.runtime.spawn(async move {
@@ -166,7 +222,9 @@ fn answered(
             let may_be_uneven = status.is_some_and(|status| {
                 status.shards > 1 && (is_over_committed || status.lost_zones + status.unreadable_zones > 0)
             });
-            return match mapped >= usable || may_be_uneven {
+            let (table, is_without_extents) = world.model.volume.as_ref().map_or((0, false), Tested::table);
+            let mapped = mapped + world.model.in_no_volume + table;
+            return match mapped >= usable || may_be_uneven || is_without_extents {
                 true => Ok(()),
                 false => Err(Failure(format!("{kind:?} meets no room: {mapped} of {usable} are mapped"))),
             };
@@ -183,6 +241,14 @@ fn answered(
             world.model.oracle.flushed(begun, reads);
         }
         VolumeOpKind::Grow { .. } => take_size(world)?,
+        VolumeOpKind::Replace { number } => {
+            world.counts.own.replacements += 1;
+            let volume = world.model.replaced.borrow_mut().take();
+            let volume = volume.ok_or_else(|| Failure("a replacement without a volume".into()))?;
+            let range = volume.range(number);
+            world.model.volume = Some(volume);
+            world.model.oracle.end(range.start, range.end - range.start, begun, true);
+        }
     }
     Ok(())
 }
@@ -193,7 +259,8 @@ pub(super) fn draw_growth(world: &mut VolumeWorld, rarity: u64) -> Option<u64> {
     let mut rng = Rng::new(world.rng.clone().next_u64() ^ 5);
     let blocks = world.model.oracle.blocks();
     let size = blocks + rng.below(blocks / 4 + 2);
-    let is_growing = world.model.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Grow { .. }));
+    let changes_size = |kind| matches!(kind, VolumeOpKind::Grow { .. } | VolumeOpKind::Replace { .. });
+    let is_growing = world.model.ops.iter().any(|op| changes_size(op.kind));
     (blocks > 0 && !is_growing && rng.chance(1, rarity)).then(|| {
         world.trace.note(|| format!("the volume is to be enlarged from {blocks} to {size} blocks"));
         world.model.asked.push(size);
@@ -203,7 +270,7 @@ pub(super) fn draw_growth(world: &mut VolumeWorld, rarity: u64) -> Option<u64> {
 
 /// Adds blocks to the oracle if the volume has been enlarged: no growth is in progress any more.
 pub(super) fn take_size(world: &mut VolumeWorld) -> Result<(), Failure> {
-    let (has, had) = (world.model.volume.as_ref().map_or(0, Volume::blocks), world.model.oracle.blocks());
+    let (has, had) = (world.model.volume.as_ref().map_or(0, Tested::blocks), world.model.oracle.blocks());
     let asked = std::mem::take(&mut world.model.asked);
     if had > 0 && has != had && !(has > had && asked.contains(&has)) {
         return Err(Failure(format!(
@@ -213,6 +280,9 @@ pub(super) fn take_size(world: &mut VolumeWorld) -> Result<(), Failure> {
     if had > 0 && has > had {
         world.counts.own.growths += 1;
         world.model.oracle.grow(has);
+    }
+    if let Some(volume) = world.model.volume.as_ref().filter(|volume| volume.volumes_of_pool() > 0) {
+        world.model.sizes = volume.sizes();
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod model;
 pub mod oracle;
 pub mod scenario;
 mod stack;
+mod tested;
 
 pub use super::layer::DeviceBelow;
 pub use model::{VolumeCounts, VolumeModel};
@@ -26,11 +27,12 @@ use super::{
     world::{Failure, Pending},
 };
 use emu::rng::Rng;
-use engine::{array::Tails, volume::Volume};
+use engine::array::Tails;
 use model::{VolumeOpKind, VolumeWorld};
 use scenario::draw;
 use stack::bring_up;
 use std::{cell::RefCell, rc::Rc};
+use tested::Tested;
 
 /// Events after which no command is outstanding any more.
 const QUIET_EVENTS: u64 = 20_000;
@@ -40,7 +42,7 @@ pub type VolumeSummary = super::layer::seeds::LayerSummary<VolumeCounts>;
 
 impl LayerModel for VolumeModel {
     type Counts = VolumeCounts;
-    type Up = Volume;
+    type Up = Tested;
 
     const HIDDEN: HiddenLayer = HiddenLayer::Volume;
     const RECOVERY_EVENTS: u64 = 300;
@@ -56,6 +58,7 @@ impl LayerModel for VolumeModel {
         counts.checkpoints += other.checkpoints;
         counts.discarded += other.discarded;
         counts.growths += other.growths;
+        counts.replacements += other.replacements;
         counts.refusals += other.refusals;
     }
 
@@ -117,7 +120,7 @@ impl LayerModel for VolumeModel {
         world.command_queue.clear_fault(world.bays[0]);
     }
 
-    fn bring_up(world: &mut VolumeWorld) -> Pending<Volume, String> {
+    fn bring_up(world: &mut VolumeWorld) -> Pending<Tested, String> {
         world.model.struck_in_recovery = lifecycle::may_fail(world) && world.rng.chance(1, 8);
         if world.model.struck_in_recovery {
             lifecycle::arm(world);
@@ -125,10 +128,11 @@ impl LayerModel for VolumeModel {
         let (runtime, over) = (world.runtime.clone(), world.life.over);
         let tails = (world.left.clone(), world.model.tails.clone());
         let behaviour = (world.model.scenario.behaviour, load::draw_growth(world, 8));
-        world.start(bring_up(runtime, over, world.drives(), behaviour, tails))
+        let sizes = world.model.sizes.clone();
+        world.start(bring_up(runtime, over, world.drives(), (behaviour, sizes), tails))
     }
 
-    fn take_up(world: &mut VolumeWorld, up: Result<Volume, String>) -> Result<bool, Failure> {
+    fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Result<bool, Failure> {
         lifecycle::take_up(world, up)
     }
 
@@ -152,6 +156,8 @@ impl LayerModel for VolumeModel {
             tails: Rc::new(RefCell::new(self.tails.borrow().clone())),
             worn: self.worn,
             asked: self.asked.clone(),
+            sizes: self.sizes.clone(),
+            in_no_volume: self.in_no_volume,
             ..VolumeModel::new(self.scenario.clone())
         }
     }

@@ -1,24 +1,35 @@
 //! State of the volume under test: outstanding operations, permitted contents of its blocks, injected faults.
 
-use super::{oracle::VolumeOracle, scenario::VolumeScenario};
+use super::{oracle::VolumeOracle, scenario::VolumeScenario, tested::Tested};
 use crate::simulator::layer::world::LayerWorld;
-use engine::{
-    array::Tails,
-    buf::Buf,
-    device::DeviceError,
-    volume::{Volume, VolumeStatus},
-};
+use engine::{array::Tails, buf::Buf, device::DeviceError, volume::VolumeStatus};
 use std::{cell::RefCell, rc::Rc};
 
 pub(super) type VolumeWorld = LayerWorld<VolumeModel>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeOpKind {
-    Write { at: u64, blocks: u64, fua: bool },
-    Discard { at: u64, blocks: u64 },
-    Read { at: u64, blocks: u64 },
+    Write {
+        at: u64,
+        blocks: u64,
+        fua: bool,
+    },
+    Discard {
+        at: u64,
+        blocks: u64,
+    },
+    Read {
+        at: u64,
+        blocks: u64,
+    },
     Flush,
-    Grow { blocks: u64 },
+    Grow {
+        blocks: u64,
+    },
+    /// A volume of a pool is removed, and another one of this name created.
+    Replace {
+        number: usize,
+    },
 }
 
 /// The result of an operation, with the data of a read; `None` while it is outstanding.
@@ -41,6 +52,8 @@ pub struct VolumeCounts {
     pub discarded: u64,
     /// Enlargements.
     pub growths: u64,
+    /// Replacements of volumes of a pool.
+    pub replacements: u64,
     /// Writes refused because the volume was full.
     pub refusals: u64,
 }
@@ -48,10 +61,16 @@ pub struct VolumeCounts {
 /// The volume and its load.
 pub struct VolumeModel {
     pub(super) scenario: VolumeScenario,
-    pub(super) volume: Option<Volume>,
+    pub(super) volume: Option<Tested>,
     pub(super) oracle: VolumeOracle,
     /// Sizes of growths that may have been interrupted, in blocks.
     pub(super) asked: Vec<u64>,
+    /// Sizes of the volumes of a pool; none without one.
+    pub(super) sizes: Vec<u64>,
+    /// The volumes after a replacement of one of them.
+    pub(super) replaced: Rc<RefCell<Option<Tested>>>,
+    /// Mapped blocks of no volume, as last counted.
+    pub(super) in_no_volume: u64,
     pub(super) ops: Vec<VolumeOp>,
     /// Contents of the acknowledgement log of the running process.
     pub(super) tails: Rc<RefCell<Tails>>,
@@ -70,6 +89,9 @@ impl VolumeModel {
             volume: None,
             oracle: VolumeOracle::new(0),
             asked: Vec::new(),
+            sizes: Vec::new(),
+            replaced: Rc::default(),
+            in_no_volume: 0,
             ops: Vec::new(),
             tails: Rc::default(),
             struck: false,
@@ -79,6 +101,6 @@ impl VolumeModel {
     }
 
     pub(super) fn status(&self) -> Option<VolumeStatus> {
-        self.volume.as_ref().map(Volume::status)
+        self.volume.as_ref().map(Tested::status)
     }
 }

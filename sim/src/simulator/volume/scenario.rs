@@ -36,7 +36,11 @@ pub struct VolumeScenario {
     pub unit: Unit,
     /// Number of shards.
     pub shards: u32,
-    /// Size of the volume in percent of the usable blocks.
+    /// Number of volumes of a pool; 0 for one volume without a pool.
+    pub volumes: u64,
+    /// Blocks of an extent of the pool.
+    pub extent_blocks: u32,
+    /// Size of the volume, or of all of a pool, in percent of the usable blocks.
     pub size_percent: u64,
     /// The volume is filled before anything else.
     pub filled: bool,
@@ -76,6 +80,8 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         codec: if rng.chance(1, 2) { draw_codec(&mut Rng::new(rng.clone().next_u64())) } else { None },
         unit: Unit::default(),
         shards: 1,
+        volumes: 0,
+        extent_blocks: 16,
         // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
         // map.
         size_percent: if shape == MANY_ZONES {
@@ -126,6 +132,11 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
     let mut own = Rng::new(rng.clone().next_u64() ^ 3);
     if shape < MANY_PAGES && own.chance(1, 4) {
         scenario.draw_shards(&mut life, &mut own);
+    }
+    let mut own = Rng::new(rng.clone().next_u64() ^ 4);
+    if own.chance(1, 3) {
+        scenario.volumes = 1 + own.below(4);
+        scenario.extent_blocks = 16 * (1 + own.below(6)) as u32;
     }
     (life, scenario)
 }

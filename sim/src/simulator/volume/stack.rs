@@ -1,12 +1,15 @@
 //! Sets up the device below a volume: a bare drive behind a sequencer, or an array with an acknowledgement log.
 
-use super::scenario::VolumeScenario;
+use super::{
+    scenario::VolumeScenario,
+    tested::{self, Tested},
+};
 use crate::simulator::layer::{DeviceBelow, sequenced, world::Life};
 use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{self, Volume, VolumeError, VolumeOptions, VolumePlan},
+    volume::{self, Opened, Pool, PoolShape, Volume, VolumeError, VolumeOptions, VolumePlan},
     zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
@@ -69,7 +72,7 @@ pub(super) async fn create(
     scenario: VolumeScenario,
     drives: Vec<Drive>,
     uuid: [u8; 16],
-) -> Result<(), String> {
+) -> Result<Vec<u64>, String> {
     let device = life.create(&runtime, drives, uuid).await?;
     let blocks_for = |shards| {
         let plan = VolumePlan::of(device.geometry(), None, shards)?;
@@ -81,7 +84,24 @@ pub(super) async fn create(
     let VolumeScenario { codec, unit, .. } = scenario;
     let options =
         volume::VolumeCreateOptions { uuid, blocks: Some(blocks), codec, unit, shards, ..Default::default() };
-    Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())
+    let pool = Some(PoolShape { extent_blocks: scenario.extent_blocks, slots: scenario.volumes as u32 + 1 });
+    let of_pool = volume::VolumeCreateOptions { blocks: None, pool, ..options };
+    // A small device has no room for a pool.
+    if scenario.volumes == 0 || Pool::options(&*device, of_pool).is_err() {
+        Volume::create(&runtime, device, options).await.map_err(|e| e.to_string())?;
+        return Ok(Vec::new());
+    }
+    Pool::create(&runtime, device.clone(), of_pool).await.map_err(|e| e.to_string())?;
+    let sizes = vec![(blocks / scenario.volumes).max(1); scenario.volumes as usize];
+    match volume::open(&runtime, device, scenario.behaviour).await.map_err(|e| e.to_string())? {
+        Opened::Volume(_) => return Err("a pool is taken for a volume".into()),
+        Opened::Pool(pool) => {
+            for (number, blocks) in sizes.iter().enumerate() {
+                tested::add(&pool, number, *blocks).await.map_err(|e| e.to_string())?;
+            }
+        }
+    }
+    Ok(sizes)
 }
 
 /// Opens the volume on these drives, and enlarges it to `size` blocks, if there are any. `left` are the tails of a killed
@@ -90,9 +110,9 @@ pub(super) async fn bring_up(
     runtime: Runtime,
     over: DeviceBelow,
     drives: Vec<Drive>,
-    (behaviour, size): (VolumeOptions, Option<u64>),
+    ((behaviour, size), sizes): ((VolumeOptions, Option<u64>), Vec<u64>),
     (left, tails): (Option<Tails>, Rc<RefCell<Tails>>),
-) -> Result<Volume, String> {
+) -> Result<Tested, String> {
     let device = match over {
         DeviceBelow::Drive => sequenced(&runtime, &drives)?,
         DeviceBelow::Array { .. } => {
@@ -106,7 +126,10 @@ pub(super) async fn bring_up(
             Rc::new(RecordingArray { array, runtime: runtime.clone(), slots: Rc::default(), tails })
         }
     };
-    let volume = Volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())?;
+    let volume = match volume::open(&runtime, device, behaviour).await.map_err(|e| e.to_string())? {
+        Opened::Volume(volume) => Tested::of_volume(volume),
+        Opened::Pool(pool) => Tested::of_pool(pool, &sizes).await.map_err(|e| e.to_string())?,
+    };
     if let Some(size) = size {
         match grow(&volume, size).await {
             // An interrupted growth has made it larger.
@@ -118,7 +141,7 @@ pub(super) async fn bring_up(
 }
 
 /// Enlarges the volume, unless it has several shards or too little room.
-pub(super) async fn grow(volume: &Volume, size: u64) -> Result<(), VolumeError> {
+pub(super) async fn grow(volume: &Tested, size: u64) -> Result<(), VolumeError> {
     let before = volume.blocks();
     let grown = volume.grow(size).await;
     let expected = if grown.is_ok() { size } else { before };

@@ -55,7 +55,7 @@ struct RecoveryRows {
 pub async fn begin_generation(raid: &Raid, zone: &Zone, tail: u64) {
     zone.flow.borrow_mut().set_recorded_tail(tail);
     let (record, sequence) = (generation_record(raid, zone), raid.membership.next_sequence());
-    if raid.logs_generations && raid.layout.policy.begins_generation(&record) {
+    if raid.logs_generations && raid.layout.policy.begins_generation(record.generation, tail) {
         raid.zone_records.begin_generation(&record);
     }
     durable::broadcast(raid, Record::Tail(record), sequence).await;

@@ -1,0 +1,377 @@
+//! A pool: the blocks of one log, divided among any number of volumes.
+
+use crate::{
+    buf::BLOCK,
+    device::{DeviceError, ZonedDevice},
+    runtime::{Exclusive, Runtime, give_way},
+    volume::{
+        address::Unit,
+        error::{NoVolume, PoolError, VolumeError},
+        format::{PoolShape, SectorSize},
+        handle::Volume,
+        options::{VolumeCreateOptions, VolumeOptions},
+        part::{PoolCore, PoolVolume, VolumeOfPool},
+        piece::Codec,
+        pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeRecord},
+        shards::{VolumePlan, most_blocks},
+        thin::ThinSpace,
+    },
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    rc::Rc,
+};
+
+/// A pool has so many times as many blocks as fit uncompressed, if there are addresses for them: volumes use some extents
+/// partly.
+const THIN_FACTOR: u64 = 4;
+
+/// A pool of volumes on a zoned device. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool {
+    core: Rc<PoolCore>,
+    space: Volume,
+}
+
+/// A new volume of a pool.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// Its name: 1 to 64 bytes, not that of another volume of the pool.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Logical blocks of 4 KiB.
+    pub blocks: u64,
+    /// Size of a sector: the smallest write that users may make.
+    pub sector: SectorSize,
+    /// Compression of its data.
+    pub codec: Option<Codec>,
+    /// Largest number of blocks that are compressed together.
+    pub unit: Unit,
+}
+
+impl Pool {
+    /// Options of a volume that is divided among the volumes of a pool: of the default size on this device.
+    ///
+    /// # Errors
+    /// When the device cannot carry a pool.
+    pub fn options(
+        device: &dyn ZonedDevice,
+        options: VolumeCreateOptions,
+    ) -> Result<VolumeCreateOptions, NoVolume> {
+        let plain = VolumePlan::of(device.geometry(), None, options.shards)?;
+        let thin =
+            options.blocks.unwrap_or_else(|| (THIN_FACTOR * plain.usable).min(most_blocks(plain.shards)));
+        let pool = options.pool.unwrap_or_else(|| PoolShape::of(thin));
+        let blocks = thin / pool.extent_blocks.max(1) as u64 * pool.extent_blocks as u64;
+        pool.layout(blocks).ok_or(NoVolume::Size { blocks })?;
+        Ok(VolumeCreateOptions { blocks: Some(blocks), pool: Some(pool), ..options })
+    }
+
+    /// Creates a pool without volumes on an empty device, or on one on which a creation was interrupted.
+    ///
+    /// # Errors
+    /// When the device cannot carry a pool, is not empty, or fails.
+    pub async fn create(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        options: VolumeCreateOptions,
+    ) -> Result<(), VolumeError> {
+        let options = Pool::options(&*device, options)?;
+        Volume::create(runtime, device, options).await
+    }
+
+    /// The pool to which these blocks belong.
+    async fn of(
+        runtime: &Runtime,
+        space: ThinSpace,
+        shape: PoolShape,
+        give_up: bool,
+    ) -> Result<Pool, VolumeError> {
+        let layout = shape.layout(space.blocks()).ok_or(VolumeError::Absurd)?;
+        let mark = space.first().identity.mark();
+        let (volumes, table) = (BTreeMap::new(), ExtentTable::new(layout));
+        let core = PoolCore {
+            runtime: runtime.clone(),
+            space: space.clone(),
+            layout,
+            mark,
+            table: table.into(),
+            volumes: volumes.into(),
+            changes: Exclusive::default(),
+        };
+        read_records(&core).await?;
+        let astray = read_owners(&core).await?;
+        if !astray.is_empty() {
+            match give_up {
+                true => clear(&core, &astray).await?,
+                false => return Err(VolumeError::Absurd),
+            }
+        }
+        core.table.borrow_mut().find_free();
+        Ok(Pool { core: Rc::new(core), space: Volume::whole(space) })
+    }
+
+    /// All blocks of the pool, as one volume: for the status of the pool, and to stop it. They cannot be changed.
+    pub fn space(&self) -> &Volume {
+        &self.space
+    }
+
+    /// The volumes, by slot, without those that are being removed.
+    pub fn volumes(&self) -> Vec<Volume> {
+        let volumes = self.core.volumes.borrow();
+        let there = volumes.values().filter(|volume| !volume.is_removed());
+        there.map(|volume| self.volume(volume)).collect()
+    }
+
+    /// The volume of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find(&self, name: &str) -> Result<Volume, VolumeError> {
+        Ok(self.volume(&self.core.find(name)?))
+    }
+
+    fn volume(&self, volume: &Rc<PoolVolume>) -> Volume {
+        Volume::of_pool(VolumeOfPool { pool: self.core.clone(), volume: volume.clone() })
+    }
+
+    /// Adds a volume. It takes no room before it is written.
+    ///
+    /// # Errors
+    /// When the name is taken or invalid, the size is impossible, or the pool has no slot or no room left; those of the
+    /// device.
+    pub async fn add(&self, new: NewVolume) -> Result<Volume, VolumeError> {
+        let pool = self.core.clone();
+        let added = async move {
+            let NewVolume { name, uuid, blocks, sector, codec, unit } = new;
+            let _changing = pool.changes.take().await;
+            pool.check_name(&name)?;
+            pool.check_size(blocks)?;
+            let slot = {
+                let volumes = pool.volumes.borrow();
+                let free = (0..pool.layout.slots).find(|slot| !volumes.contains_key(slot));
+                free.ok_or(PoolError::NoSlot { most: pool.layout.slots })?
+            };
+            let unit = unit.min(pool.space.largest_unit());
+            let record =
+                VolumeRecord { name, uuid, blocks, sector, codec, unit, queue_seconds: 0, is_removed: false };
+            pool.write_record(slot, &record).await?;
+            let volume = Rc::new(PoolVolume::new(slot, record));
+            pool.volumes.borrow_mut().insert(slot, volume.clone());
+            Ok::<_, VolumeError>(volume)
+        };
+        let volume = self.core.runtime.run_whole(added).await?;
+        Ok(self.volume(&volume))
+    }
+
+    /// Gives a volume another name.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the name is taken or invalid; those of the device.
+    pub async fn rename(&self, name: &str, to: &str) -> Result<(), VolumeError> {
+        let (pool, name, to) = (self.core.clone(), name.to_string(), to.to_string());
+        let renamed = async move {
+            let _changing = pool.changes.take().await;
+            let volume = pool.find(&name)?;
+            pool.check_name(&to)?;
+            let record = VolumeRecord { name: to, ..volume.record.borrow().clone() };
+            Ok(pool.change_record(&volume, record).await?)
+        };
+        self.core.runtime.run_whole(renamed).await
+    }
+
+    /// Removes a volume with its data. Its requests in progress are awaited, and later ones fail.
+    ///
+    /// # Errors
+    /// When there is no such volume; those of the device. If the volume is not found any more then,
+    /// [`Pool::finish_removals`] continues.
+    pub async fn remove(&self, name: &str) -> Result<(), VolumeError> {
+        let (pool, name) = (self.core.clone(), name.to_string());
+        let removed = async move {
+            let volume = {
+                let _changing = pool.changes.take().await;
+                let volume = pool.find(&name)?;
+                let record = VolumeRecord { is_removed: true, ..volume.record.borrow().clone() };
+                pool.change_record(&volume, record).await?;
+                volume
+            };
+            pool.finish_removal(&volume).await
+        };
+        self.core.runtime.run_whole(removed).await
+    }
+
+    /// Continues removals that were interrupted: their volumes are not there any more, and still take room.
+    ///
+    /// # Errors
+    /// The first one of the device; the removals of other volumes are finished.
+    pub async fn finish_removals(&self) -> Result<(), VolumeError> {
+        let pool = self.core.clone();
+        let finished = async move {
+            let removed: Vec<Rc<PoolVolume>> =
+                pool.volumes.borrow().values().filter(|volume| volume.is_removed()).cloned().collect();
+            let mut result = Ok(());
+            for volume in removed {
+                result = result.and(pool.finish_removal(&volume).await);
+            }
+            result
+        };
+        self.core.runtime.run_whole(finished).await
+    }
+
+    /// Number of extents, those of the table included, and of free ones, and the bytes of an extent.
+    pub fn extents(&self) -> (u32, u32, u64) {
+        let PoolLayout { extents, extent_blocks, .. } = self.core.layout;
+        (extents, self.core.table.borrow().free_extents(), extent_blocks as u64 * BLOCK as u64)
+    }
+
+    /// Checks that no blocks are mapped in free extents and beyond the ends of volumes, and returns the number of those of
+    /// the table. No request may be in flight.
+    ///
+    /// # Errors
+    /// The first such blocks; those of the device.
+    pub async fn audit(&self) -> Result<u64, String> {
+        let (pool, layout) = (&self.core, self.core.layout);
+        let owners: Vec<(u32, ExtentOwner)> = pool.table.borrow().owners().collect();
+        for (extent, owner) in owners {
+            let blocks = layout.start(extent)..layout.start(extent + 1);
+            let Some(slot) = owner.slot() else {
+                match count_mapped(&pool.space, blocks).await? {
+                    0 => continue,
+                    mapped => return Err(format!("{mapped} blocks of extent {extent}, which is free")),
+                }
+            };
+            let volume = pool.volumes.borrow().get(&slot).cloned().ok_or("an extent without a volume")?;
+            let first = owner.index as u64 * layout.extent_blocks as u64;
+            let end = (volume.blocks.get() - first).min(layout.extent_blocks.into());
+            let beyond = count_mapped(&pool.space, blocks.start + end..blocks.end).await?;
+            if beyond > 0 {
+                return Err(format!("{beyond} blocks beyond the end of the volume in slot {slot}"));
+            }
+        }
+        count_mapped(&pool.space, 0..layout.start(layout.reserved)).await
+    }
+}
+
+/// Reads the records of the volumes.
+async fn read_records(core: &PoolCore) -> Result<(), VolumeError> {
+    let (mut names, largest) = (BTreeSet::new(), core.space.largest_unit());
+    for slot in written_blocks(&core.space, 0..core.layout.slots as u64).await? {
+        let decode = |block: &[u8]| VolumeRecord::decode(block, core.mark, slot as u32);
+        let mut record = read_table(&core.space, slot, decode).await?;
+        core.check_size(record.blocks).map_err(|_| VolumeError::Absurd)?;
+        record.unit = record.unit.min(largest);
+        if !names.insert(record.name.clone()) {
+            return Err(VolumeError::Absurd);
+        }
+        core.volumes.borrow_mut().insert(slot as u32, Rc::new(PoolVolume::new(slot as u32, record)));
+    }
+    Ok(())
+}
+
+/// Reads the owners of the extents; returns the extents whose owner is impossible.
+async fn read_owners(core: &PoolCore) -> Result<Vec<u32>, VolumeError> {
+    let layout = core.layout;
+    for block in written_blocks(&core.space, layout.owner_blocks()).await? {
+        let owners =
+            read_table(&core.space, block, |bytes| layout.decode_owners(bytes, core.mark, block)).await?;
+        core.table.borrow_mut().load(block, owners);
+        give_way().await;
+    }
+    let (volumes, mut astray) = (core.volumes.borrow(), Vec::new());
+    for (extent, owner) in core.table.borrow().owners() {
+        let Some(slot) = owner.slot() else { continue };
+        let is_inside = |volume: &&Rc<PoolVolume>| {
+            (owner.index as u64) < layout.extents_of(volume.blocks.get())
+                && volume.extent(owner.index as u64) == 0
+        };
+        match volumes.get(&slot).filter(is_inside) {
+            Some(volume) => volume.set_extent(owner.index, extent),
+            None => astray.push(extent),
+        }
+    }
+    Ok(astray)
+}
+
+/// Discards extents, and clears their owners. In ascending order.
+async fn clear(core: &PoolCore, extents: &[u32]) -> Result<(), DeviceError> {
+    for extent in extents {
+        core.empty(*extent).await?;
+    }
+    let owner_block = |extent: &u32| core.layout.owner_block(*extent);
+    for of_block in extents.chunk_by(|a, b| owner_block(a) == owner_block(b)) {
+        let is_cleared = |extent: u32| of_block.binary_search(&extent).is_ok();
+        core.write_owners(owner_block(&of_block[0]), |extent| {
+            is_cleared(extent).then_some(ExtentOwner::FREE)
+        })
+        .await?;
+        of_block.iter().for_each(|extent| core.table.borrow_mut().clear(*extent));
+    }
+    Ok(())
+}
+
+async fn count_mapped(space: &ThinSpace, blocks: Range<u64>) -> Result<u64, String> {
+    let counted = written_blocks(space, blocks).await;
+    counted.map(|blocks| blocks.len() as u64).map_err(|error| error.to_string())
+}
+
+/// Reads a block of the table.
+async fn read_table<T>(
+    space: &ThinSpace,
+    block: u64,
+    decode: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, VolumeError> {
+    match space.read_verified(block, decode).await {
+        Err(DeviceError::Gone) => Err(DeviceError::Gone.into()),
+        Err(_) => Err(PoolError::TableDamaged { block }.into()),
+        Ok(found) => Ok(found),
+    }
+}
+
+/// The blocks among these that are mapped.
+async fn written_blocks(space: &ThinSpace, blocks: Range<u64>) -> Result<Vec<u64>, DeviceError> {
+    let (mut at, mut written) = (blocks.start, Vec::new());
+    while at < blocks.end {
+        let (is_mapped, alike) = space.extent(at, blocks.end - at).await?;
+        if is_mapped {
+            written.extend(at..at + alike);
+        }
+        at += alike;
+    }
+    Ok(written)
+}
+
+/// What a device carries.
+pub enum Opened {
+    /// One volume.
+    Volume(Volume),
+    /// Any number of volumes with names.
+    Pool(Pool),
+}
+
+impl Opened {
+    /// All blocks, those of the volume or of the pool: for their status, and to stop them.
+    pub fn all_blocks(&self) -> &Volume {
+        match self {
+            Opened::Volume(volume) => volume,
+            Opened::Pool(pool) => pool.space(),
+        }
+    }
+}
+
+/// Opens the volume, or the pool, on a device.
+///
+/// # Errors
+/// As [`Volume::open`]; when the table of the pool cannot be read, or is damaged.
+pub async fn open(
+    runtime: &Runtime,
+    device: Rc<dyn ZonedDevice>,
+    options: VolumeOptions,
+) -> Result<Opened, VolumeError> {
+    let space = ThinSpace::open(runtime, device, options).await?;
+    Ok(match space.pool() {
+        Some(shape) => Opened::Pool(Pool::of(runtime, space, shape, options.give_up).await?),
+        None => Opened::Volume(Volume::whole(space)),
+    })
+}

@@ -1,0 +1,287 @@
+//! A thin space: the logical blocks of all shards on one device.
+
+use crate::{
+    buf::{BLOCK, Buf},
+    device::{DeviceError, ZonedDevice},
+    runtime::{Runtime, all, first_of},
+    volume::{
+        address::{GRAINS, Unit},
+        audit, checkpoint, commit,
+        core::VolumeCore,
+        error::VolumeError,
+        format::PoolShape,
+        gc, grow,
+        options::VolumeOptions,
+        piece::{Codec, CompressionWorkers},
+        request::{self, WriteTerms},
+        shards::{self, ShardMap},
+        status::VolumeStatus,
+        stored::{self, StoredBlocks},
+        waiting,
+    },
+    zone::ZoneIndex,
+};
+use std::{ops::Range, rc::Rc};
+
+/// The blocks of a volume, or of a pool. Clones are the same blocks.
+#[derive(Clone)]
+pub struct ThinSpace(Rc<ThinShards>);
+
+struct ThinShards {
+    /// At least one.
+    cores: Vec<Rc<VolumeCore>>,
+    map: ShardMap,
+}
+
+impl ThinSpace {
+    /// Opens the blocks on `device`, and starts their tasks.
+    ///
+    /// # Errors
+    /// When there are none, or they cannot be started.
+    pub async fn open(
+        runtime: &Runtime,
+        device: Rc<dyn ZonedDevice>,
+        options: VolumeOptions,
+    ) -> Result<ThinSpace, VolumeError> {
+        let (cores, map) = shards::open(runtime, device, options).await?;
+        let cores: Vec<_> = cores.into_iter().map(Rc::new).collect();
+        for core in &cores {
+            for index in 0..3 {
+                runtime.spawn(commit::serve(core.clone(), index));
+            }
+            runtime.spawn(checkpoint::keep(core.clone()));
+            runtime.spawn(gc::collect(core.clone()));
+        }
+        Ok(ThinSpace(Rc::new(ThinShards { cores, map })))
+    }
+
+    /// The first shard, which has all properties that the shards have in common.
+    pub fn first(&self) -> &VolumeCore {
+        &self.0.cores[0]
+    }
+
+    /// The shard with the block at `at`, if it has all `blocks` blocks from there on, and the number of the block there.
+    /// The first shard for blocks that the volume does not have.
+    fn shard_of(&self, at: u64, blocks: u64) -> Option<(&VolumeCore, u64)> {
+        if self.0.cores.len() == 1 || at.saturating_add(blocks) > self.blocks() || blocks == 0 {
+            return Some((self.first(), at));
+        }
+        let (shard, place, left) = self.0.map.find(at);
+        (blocks <= left).then(|| (&*self.0.cores[shard], place))
+    }
+
+    /// The parts of `blocks` blocks from `at` on that are each in one shard: the shard, the number of the first block
+    /// there, and the blocks of the request.
+    fn parts(&self, at: u64, blocks: u64) -> impl Iterator<Item = (&VolumeCore, u64, Range<u64>)> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            if next == blocks {
+                return None;
+            }
+            let (shard, place, left) = self.0.map.find(at + next);
+            let part = next..blocks.min(next + left);
+            next = part.end;
+            Some((&*self.0.cores[shard], place, part))
+        })
+    }
+
+    /// Losses of possibly promised data that the start accepted ([`VolumeOptions::give_up`]); empty if nothing was
+    /// lost.
+    pub fn given_up(&self) -> Vec<VolumeError> {
+        self.0.cores.iter().flat_map(|core| core.given_up.iter().cloned()).collect()
+    }
+
+    /// Number of logical blocks.
+    pub fn blocks(&self) -> u64 {
+        match &self.0.cores[..] {
+            // Only a space of one shard grows.
+            [core] => core.blocks.get(),
+            _ => self.0.map.blocks(),
+        }
+    }
+
+    /// Division of the blocks among the volumes of a pool; `None` if they are those of one volume.
+    pub fn pool(&self) -> Option<PoolShape> {
+        self.first().identity.pool
+    }
+
+    /// Codec and largest unit of new data.
+    pub fn encoding(&self) -> Option<(Codec, Unit)> {
+        let state = self.first().state.borrow();
+        state.codec.map(|codec| (codec, state.unit))
+    }
+
+    /// Largest unit of compression that the transfer size of the device allows.
+    pub fn largest_unit(&self) -> Unit {
+        self.first().state.borrow().space.plan().unit
+    }
+
+    /// Refuses a write to a block without a place if there is no room for it.
+    ///
+    /// # Errors
+    /// Capacity Exceeded.
+    pub fn check_room(&self) -> Result<(), DeviceError> {
+        let has_room = |core: &Rc<VolumeCore>| core.state.borrow().space.has_room_for_new(GRAINS);
+        match self.0.cores.iter().any(has_room) {
+            true => Ok(()),
+            false => Err(request::refuse(self.first())),
+        }
+    }
+
+    /// As [`super::Volume::read`].
+    pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
+        if let Some((core, at)) = self.shard_of(at, data.blocks()) {
+            return request::read(core, at, data).await;
+        }
+        let mut data = data.into_mut();
+        for (core, place, part) in self.parts(at, data.blocks()) {
+            let read =
+                request::read(core, place, Buf::zeroed((part.end - part.start) as usize * BLOCK)).await?;
+            data[part.start as usize * BLOCK..part.end as usize * BLOCK].copy_from_slice(&read);
+        }
+        Ok(data.freeze())
+    }
+
+    /// Writes blocks from `at` on.
+    pub async fn write(&self, at: u64, data: &Buf, terms: WriteTerms) -> Result<(), DeviceError> {
+        if let Some((core, at)) = self.shard_of(at, data.blocks()) {
+            return request::write(core, at, data, terms).await;
+        }
+        for (core, place, part) in self.parts(at, data.blocks()) {
+            request::write(core, place, &data.slice_blocks(part), terms).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads block `at` as [`request::read_verified`] does.
+    pub async fn read_verified<T>(
+        &self,
+        at: u64,
+        verify: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<T, DeviceError> {
+        let (shard, at, _) = self.0.map.find(at);
+        request::read_verified(&self.0.cores[shard], at, verify).await
+    }
+
+    /// As [`super::Volume::flush`].
+    pub async fn flush(&self) -> Result<(), DeviceError> {
+        if let [core] = &self.0.cores[..] {
+            return request::flush(core).await;
+        }
+        all(self.0.cores.iter().map(|core| request::flush(core))).await.into_iter().collect()
+    }
+
+    /// As [`super::Volume::discard`].
+    pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
+        if let Some((core, at)) = self.shard_of(at, blocks) {
+            return request::discard(core, at, blocks).await;
+        }
+        for (core, place, part) in self.parts(at, blocks) {
+            request::discard(core, place, part.end - part.start).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`super::Volume::extent`].
+    pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
+        if let Some((core, at)) = self.shard_of(at, most) {
+            return request::extent(core, at, most).await;
+        }
+        let (mut mapped, mut blocks) = (false, 0);
+        for (core, place, part) in self.parts(at, most) {
+            let (is_mapped, there) = request::extent(core, place, part.end - part.start).await?;
+            if blocks > 0 && is_mapped != mapped {
+                break;
+            }
+            (mapped, blocks) = (is_mapped, blocks + there);
+            if there < part.end - part.start {
+                break;
+            }
+        }
+        Ok((mapped, blocks))
+    }
+
+    /// As [`super::Volume::compress`].
+    pub async fn compress(&self, codec: Option<Codec>, unit: Unit) -> Result<(), DeviceError> {
+        for core in &self.0.cores {
+            let mut state = core.state.borrow_mut();
+            (state.codec, state.unit) = (codec, unit.min(state.space.plan().unit));
+        }
+        self.checkpoint().await
+    }
+
+    /// As [`super::Volume::grow`].
+    pub async fn grow(&self, blocks: u64) -> Result<(), VolumeError> {
+        match &self.0.cores[..] {
+            [core] => grow::grow(core, blocks).await,
+            _ => Err(VolumeError::ManyShards),
+        }
+    }
+
+    /// As [`super::Volume::queue_writes`].
+    pub async fn queue_writes(&self, seconds: u8) -> Result<(), DeviceError> {
+        self.0.cores.iter().for_each(|core| core.state.borrow_mut().queue_seconds = seconds);
+        self.retry_refused();
+        self.checkpoint().await
+    }
+
+    /// As [`super::Volume::lend`].
+    pub fn lend(&self, blocks: u64) {
+        let share = blocks.div_ceil(self.0.cores.len() as u64);
+        self.0.cores.iter().for_each(|core| core.state.borrow_mut().space.lend(share));
+        self.retry_refused();
+    }
+
+    /// As [`super::Volume::room_made`].
+    pub async fn room_made(&self) {
+        first_of(self.0.cores.iter().map(|core| waiting::room_made(core))).await;
+    }
+
+    /// As [`super::Volume::retry_refused`].
+    pub fn retry_refused(&self) {
+        self.0.cores.iter().for_each(|core| core.freed.open());
+    }
+
+    /// As [`super::Volume::employ`].
+    pub fn employ(&self, workers: Rc<dyn CompressionWorkers>) {
+        self.0.cores.iter().for_each(|core| *core.workers.borrow_mut() = Some(workers.clone()));
+    }
+
+    /// Writes a checkpoint of each shard.
+    pub async fn checkpoint(&self) -> Result<(), DeviceError> {
+        all(self.0.cores.iter().map(|core| core.request_checkpoint())).await.into_iter().collect()
+    }
+
+    /// As [`super::Volume::audit`].
+    pub async fn audit(&self) -> Result<(), String> {
+        for core in &self.0.cores {
+            audit::audit(core).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`super::Volume::stored_in`].
+    pub async fn stored_in(&self, zone: ZoneIndex, ranges: &[Range<u64>]) -> StoredBlocks {
+        let zones = self.first().identity.zones;
+        let (shard, in_shard) = ((zone.0 / zones) as usize, zone.0 % zones);
+        let Some(core) = self.0.cores.get(shard) else { return StoredBlocks::default() };
+        let most = core.capacity() as u64;
+        let short = |range: &Range<u64>| range.start.min(most) as u32..range.end.min(most) as u32;
+        let ranges: Vec<Range<u32>> = ranges.iter().map(short).collect();
+        let StoredBlocks { blocks, may_be_more } = stored::stored_in(core, in_shard, &ranges).await;
+        let blocks = blocks.into_iter().map(|block| self.0.map.block(shard, block)).collect();
+        StoredBlocks { blocks, may_be_more }
+    }
+
+    /// As [`super::Volume::is_over_committed`].
+    pub fn is_over_committed(&self) -> bool {
+        self.0.cores.iter().any(|core| core.state.borrow().space.plan().reserve > 0)
+    }
+
+    /// State and statistics.
+    pub fn status(&self) -> VolumeStatus {
+        let mut all = self.first().status();
+        self.0.cores[1..].iter().for_each(|core| all.add(core.status()));
+        all
+    }
+}

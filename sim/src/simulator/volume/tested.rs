@@ -1,0 +1,216 @@
+//! The volume under test: one that has a device for itself, or the volumes of a pool, one behind the other.
+
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{DeviceError, Status},
+    volume::{Codec, CompressionWorkers, NewVolume, Pool, Unit, Volume, VolumeError, VolumeStatus},
+};
+use std::{ops::Range, rc::Rc};
+
+#[derive(Clone)]
+pub struct Tested {
+    /// At least one.
+    volumes: Vec<TestedVolume>,
+    pool: Option<Pool>,
+    /// All blocks.
+    space: Volume,
+}
+
+#[derive(Clone)]
+struct TestedVolume {
+    /// `None` for a volume of a pool that was removed, if a full pool has no room for its successor: it is empty, and
+    /// cannot be written.
+    volume: Option<Volume>,
+    blocks: u64,
+}
+
+impl TestedVolume {
+    fn blocks(&self) -> u64 {
+        self.volume.as_ref().map_or(self.blocks, Volume::blocks)
+    }
+}
+
+/// Name of a volume of a pool.
+fn name(number: usize) -> String {
+    format!("volume {number}")
+}
+
+impl Tested {
+    pub fn of_volume(volume: Volume) -> Tested {
+        let space = volume.clone();
+        Tested {
+            volumes: vec![TestedVolume { blocks: volume.blocks(), volume: Some(volume) }],
+            pool: None,
+            space,
+        }
+    }
+
+    /// The volumes of a pool. Those that are missing are added, with these sizes: an interrupted replacement has removed
+    /// them.
+    pub async fn of_pool(pool: Pool, sizes: &[u64]) -> Result<Tested, VolumeError> {
+        pool.finish_removals().await?;
+        let mut volumes = Vec::new();
+        for (number, blocks) in sizes.iter().copied().enumerate() {
+            let volume = match pool.find(&name(number)) {
+                Ok(volume) => Some(volume),
+                Err(_) => added(&pool, number, blocks).await?,
+            };
+            volumes.push(TestedVolume { volume, blocks });
+        }
+        let there = volumes.iter().filter(|tested| tested.volume.is_some()).count();
+        assert_eq!(pool.volumes().len(), there, "volumes of the pool");
+        Ok(Tested { volumes, space: pool.space().clone(), pool: Some(pool) })
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.volumes.iter().map(TestedVolume::blocks).sum()
+    }
+
+    pub fn sizes(&self) -> Vec<u64> {
+        self.volumes.iter().map(TestedVolume::blocks).collect()
+    }
+
+    /// The blocks of a volume of a pool.
+    pub fn range(&self, number: usize) -> Range<u64> {
+        let start = self.volumes[..number].iter().map(TestedVolume::blocks).sum();
+        start..start + self.volumes[number].blocks()
+    }
+
+    /// The parts of a request: the volume, the first block in it, and the blocks of the request.
+    fn parts(&self, at: u64, blocks: u64) -> Vec<(Option<&Volume>, u64, Range<u64>)> {
+        let ranges = (0..self.volumes.len()).map(|number| self.range(number));
+        let parts = self.volumes.iter().zip(ranges).filter_map(|(tested, range)| {
+            let (from, to) = (range.start.max(at), range.end.min(at + blocks));
+            (from < to).then(|| (tested.volume.as_ref(), from - range.start, from - at..to - at))
+        });
+        parts.collect()
+    }
+
+    pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
+        let blocks = data.blocks();
+        if let [TestedVolume { volume: Some(volume), .. }] = &self.volumes[..] {
+            return volume.read(at, data).await;
+        }
+        let mut all = Vec::with_capacity(data.len());
+        for (volume, at, part) in self.parts(at, blocks) {
+            let some = Buf::zeroed((part.end - part.start) as usize * BLOCK);
+            match volume {
+                Some(volume) => all.extend_from_slice(&volume.read(at, some).await?),
+                None => all.extend_from_slice(&some),
+            }
+        }
+        Ok(Buf::copy_of(&all))
+    }
+
+    pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
+        for (volume, at, part) in self.parts(at, data.blocks()) {
+            let volume = volume.ok_or(Status::CapacityExceeded)?;
+            volume.write(at, &data.slice_blocks(part), fua).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
+        for (volume, at, part) in self.parts(at, blocks) {
+            if let Some(volume) = volume {
+                volume.discard(at, part.end - part.start).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn flush(&self) -> Result<(), DeviceError> {
+        self.space.flush().await
+    }
+
+    pub async fn stop(&self) -> Result<(), DeviceError> {
+        self.space.stop().await
+    }
+
+    pub async fn compress(&self, codec: Option<Codec>, unit: Unit) -> Result<(), DeviceError> {
+        for volume in self.volumes.iter().filter_map(|tested| tested.volume.as_ref()) {
+            volume.compress(codec, unit).await?;
+        }
+        Ok(())
+    }
+
+    pub fn employ(&self, workers: Rc<dyn CompressionWorkers>) {
+        self.space.employ(workers);
+    }
+
+    /// Enlarges the volume, or the last one of a pool, until there are `blocks` blocks.
+    pub async fn grow(&self, blocks: u64) -> Result<(), VolumeError> {
+        let have = self.blocks();
+        let more = blocks.checked_sub(have).ok_or(VolumeError::Shrinks { have })?;
+        match self.volumes.last().and_then(|tested| tested.volume.as_ref()) {
+            Some(last) => last.grow(last.blocks() + more).await,
+            None => Err(VolumeError::TooFullToGrow),
+        }
+    }
+
+    /// Number of volumes that can be replaced: those of a pool.
+    pub fn volumes_of_pool(&self) -> usize {
+        if self.pool.is_some() { self.volumes.len() } else { 0 }
+    }
+
+    /// Removes a volume of a pool, and adds another one of the same name and size.
+    pub async fn replace(&mut self, number: usize) -> Result<(), VolumeError> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let tested = &mut self.volumes[number];
+        tested.blocks = tested.blocks();
+        if tested.volume.is_some() {
+            pool.remove(&name(number)).await?;
+        }
+        tested.volume = added(pool, number, tested.blocks).await?;
+        Ok(())
+    }
+
+    /// Checks the map; returns the number of mapped blocks that are in no volume.
+    pub async fn audit(&self) -> Result<u64, String> {
+        self.space.audit().await?;
+        match &self.pool {
+            Some(pool) => pool.audit().await,
+            None => Ok(0),
+        }
+    }
+
+    /// Most blocks that a pool maps beside those of its volumes, and whether writes may be refused in spite of room: it
+    /// has no extent left, or a volume is missing.
+    pub fn table(&self) -> (u64, bool) {
+        self.pool.as_ref().map_or((0, false), |pool| {
+            let (extents, free, _) = pool.extents();
+            let is_missing = self.volumes.iter().any(|tested| tested.volume.is_none());
+            (extents as u64 + self.volumes.len() as u64, free == 0 || is_missing)
+        })
+    }
+
+    pub fn is_over_committed(&self) -> bool {
+        self.space.is_over_committed()
+    }
+
+    pub fn status(&self) -> VolumeStatus {
+        let codec = self.volumes.iter().find_map(|tested| tested.volume.as_ref()?.status().codec);
+        VolumeStatus { blocks: self.blocks(), codec, ..self.space.status() }
+    }
+}
+
+/// As [`add`]; `None` if a full pool has no room for the record of the volume.
+async fn added(pool: &Pool, number: usize, blocks: u64) -> Result<Option<Volume>, VolumeError> {
+    match add(pool, number, blocks).await {
+        Err(VolumeError::Device(DeviceError::Status(Status::CapacityExceeded))) => Ok(None),
+        added => added.map(Some),
+    }
+}
+
+/// Adds a volume to a pool.
+pub async fn add(pool: &Pool, number: usize, blocks: u64) -> Result<Volume, VolumeError> {
+    let new = NewVolume {
+        name: name(number),
+        uuid: [number as u8; 16],
+        blocks,
+        sector: Default::default(),
+        codec: None,
+        unit: Unit::default(),
+    };
+    pool.add(new).await
+}

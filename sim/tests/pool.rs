@@ -1,0 +1,491 @@
+//! Pools: volumes are added, written, enlarged, renamed and removed, and each of these is interrupted at any moment.
+
+use crate::support::volume::block;
+use emu::{
+    rng::Rng,
+    ssd::{Cut, EmulatedDrive, Model},
+};
+use engine::{
+    buf::{BLOCK, Buf},
+    device::{Command, Completion, DeviceError, Geometry, Status, ZonedDevice},
+    runtime::Runtime,
+    volume::{
+        self, Codec, NewVolume, Opened, Pool, PoolError, PoolShape, Unit, Volume, VolumeCreateOptions,
+        VolumeError, VolumeOptions, VolumePlan,
+    },
+    zone::Lba,
+};
+use std::{cell::Cell, rc::Rc};
+
+/// Blocks of an extent.
+const EXTENT: u64 = 32;
+/// Blocks of a volume: the last extent is a part of one.
+const BLOCKS: u64 = 4 * EXTENT + 5;
+const SLOTS: u32 = 4;
+
+fn geometry() -> Geometry {
+    Geometry { max_open: 0, max_active: 0, volatile_cache: true, ..Model::zn540().scaled(40, 64).geometry }
+}
+
+fn run<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
+    runtime.block_on(work, || false).expect("it hangs")
+}
+
+/// A device that is gone after some commands.
+struct Leaving {
+    drive: EmulatedDrive,
+    left: Cell<u32>,
+}
+
+impl ZonedDevice for Leaving {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match self.left.get().checked_sub(1) {
+            Some(left) => {
+                self.left.set(left);
+                self.drive.submit(command)
+            }
+            None => Completion::failed(DeviceError::Gone),
+        }
+    }
+}
+
+fn new(name: &str) -> NewVolume {
+    NewVolume {
+        name: name.into(),
+        uuid: [name.len() as u8; 16],
+        blocks: BLOCKS,
+        sector: Default::default(),
+        codec: None,
+        unit: Unit::BLOCK,
+    }
+}
+
+fn shape() -> VolumeCreateOptions {
+    let pool = Some(PoolShape { extent_blocks: EXTENT as u32, slots: SLOTS });
+    VolumeCreateOptions { uuid: [9; 16], pool, ..VolumeCreateOptions::default() }
+}
+
+/// A pool on a drive.
+struct Scene {
+    drive: EmulatedDrive,
+    runtime: Runtime,
+    device: Rc<Leaving>,
+    pool: Pool,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.runtime.clear();
+    }
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let drive = EmulatedDrive::in_memory(&geometry());
+        run(&Runtime::new(), Pool::create(&Runtime::new(), Rc::new(drive.clone()), shape())).unwrap();
+        Scene::on(drive)
+    }
+
+    fn on(drive: EmulatedDrive) -> Scene {
+        let runtime = Runtime::new();
+        let device = Rc::new(Leaving { drive: drive.clone(), left: Cell::new(u32::MAX) });
+        let pool = opened(&runtime, device.clone()).unwrap();
+        Scene { drive, runtime, device, pool }
+    }
+
+    /// Cuts the power, and opens the pool again; what was cached is lost.
+    fn cut(self) -> Scene {
+        self.runtime.clear();
+        let drive = self.drive.clone();
+        drive
+            .ssd()
+            .borrow_mut()
+            .power_cut(&[], &mut Rng::new(1), Cut { cache_lost: true, zrwa_lost: false })
+            .unwrap();
+        Scene::on(drive)
+    }
+
+    fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        run(&self.runtime, work)
+    }
+
+    fn add(&self, name: &str) -> Volume {
+        self.run(self.pool.add(new(name))).unwrap()
+    }
+
+    /// Names, sizes, and the first byte of the blocks that the tests write: the first one and the last one.
+    fn volumes(&self) -> Vec<(String, u64, [u8; 2])> {
+        let ends = |volume: &Volume| [0, BLOCKS - 1].map(|at| self.read(volume, at));
+        let each = self.pool.volumes();
+        each.iter().map(|volume| (volume.name().unwrap(), volume.blocks(), ends(volume))).collect()
+    }
+
+    fn read(&self, volume: &Volume, at: u64) -> u8 {
+        self.run(volume.read(at, Buf::zeroed(BLOCK))).unwrap()[0]
+    }
+
+    fn write(&self, volume: &Volume, at: u64, byte: u8) {
+        self.run(volume.write(at, &block(byte), true)).unwrap();
+    }
+}
+
+fn opened(runtime: &Runtime, device: Rc<dyn ZonedDevice>) -> Result<Pool, VolumeError> {
+    match run(runtime, volume::open(runtime, device, VolumeOptions::default()))? {
+        Opened::Pool(pool) => Ok(pool),
+        Opened::Volume(_) => panic!("a pool is taken for a volume"),
+    }
+}
+
+#[test]
+fn volumes_of_pool_have_their_own_blocks() {
+    let scene = Scene::new();
+    let (a, b) = (scene.add("a"), scene.add("b"));
+    // Over the end of an extent, and of a volume.
+    let some: Vec<u8> = (0..2 * EXTENT).flat_map(|at| vec![at as u8 + 1; BLOCK]).collect();
+    scene.run(a.write(EXTENT - 3, &Buf::copy_of(&some), false)).unwrap();
+    scene.run(b.write(EXTENT - 1, &block(200), false)).unwrap();
+    for (volume, at, expected) in
+        [(&a, EXTENT - 3, 1), (&a, EXTENT, 4), (&b, EXTENT - 1, 200), (&b, EXTENT, 0)]
+    {
+        assert_eq!(scene.read(volume, at), expected, "block {at}");
+    }
+    let all = scene.run(a.read(0, Buf::zeroed(BLOCKS as usize * BLOCK))).unwrap();
+    assert_eq!(all[(EXTENT as usize - 3) * BLOCK..][..some.len()], some[..]);
+    assert_eq!(scene.run(a.extent(0, BLOCKS)), Ok((false, EXTENT - 3)));
+    assert_eq!(scene.run(a.extent(EXTENT - 3, BLOCKS - EXTENT + 3)), Ok((true, 2 * EXTENT)));
+    scene.run(a.discard(EXTENT, EXTENT)).unwrap();
+    assert_eq!(scene.run(a.extent(EXTENT - 3, EXTENT)), Ok((true, 3)));
+    assert_eq!((a.allocated(), b.allocated()), (Some(3 * EXTENT), Some(EXTENT)));
+    for (at, blocks) in [(BLOCKS, 1), (BLOCKS - 1, 2), (u64::MAX, 2)] {
+        let read = scene.run(a.read(at, Buf::zeroed(blocks as usize * BLOCK))).map(drop);
+        assert_eq!(read, Err(Status::LbaOutOfRange.into()), "{blocks} blocks from {at}");
+    }
+    scene.run(a.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
+    scene.run(b.grow(2 * BLOCKS)).unwrap();
+    assert_eq!(scene.run(b.grow(BLOCKS)), Err(VolumeError::Shrinks { have: 2 * BLOCKS }));
+    let scene = scene.cut();
+    let [a, b] = ["a", "b"].map(|name| scene.pool.find(name).unwrap());
+    assert_eq!((a.status().codec, b.status().codec), (Some(Codec::Lz4), None));
+    assert_eq!((a.blocks(), b.blocks()), (BLOCKS, 2 * BLOCKS));
+    scene.run(scene.pool.audit()).unwrap();
+}
+
+#[test]
+fn impossible_volumes_of_pool_are_refused() {
+    let scene = Scene::new();
+    scene.add("a");
+    let refused = |new: NewVolume| scene.run(scene.pool.add(new)).map(drop).unwrap_err();
+    assert_eq!(refused(new("a")), PoolError::NameTaken { name: "a".into() }.into());
+    assert!(matches!(refused(new("a/b")), VolumeError::Pool(PoolError::WrongName { .. })));
+    for blocks in [0, u64::MAX] {
+        assert!(matches!(refused(NewVolume { blocks, ..new("b") }), VolumeError::Design(_)));
+    }
+    ["b", "c", "d"].iter().for_each(|name| drop(scene.add(name)));
+    assert_eq!(refused(new("e")), PoolError::NoSlot { most: SLOTS }.into());
+    let missing = VolumeError::Pool(PoolError::NoVolume { name: "e".into() });
+    assert_eq!(scene.run(scene.pool.rename("e", "f")), Err(missing.clone()));
+    assert_eq!(scene.run(scene.pool.rename("b", "a")), Err(PoolError::NameTaken { name: "a".into() }.into()));
+    assert_eq!(scene.run(scene.pool.remove("e")), Err(missing));
+    // A pool is not one volume, and only its volumes are written.
+    let space = scene.pool.space();
+    assert_eq!(scene.run(space.write(0, &block(1), false)), Err(Status::InvalidField.into()));
+    assert_eq!(scene.run(space.discard(0, 1)), Err(Status::InvalidField.into()));
+    assert_eq!(scene.run(space.grow(1 << 30)), Err(VolumeError::IsPool));
+    scene.runtime.clear();
+    let runtime = Runtime::new();
+    let whole = Volume::open(&runtime, Rc::new(scene.drive.clone()), VolumeOptions::default());
+    assert_eq!(run(&runtime, whole).map(drop), Err(VolumeError::IsPool));
+    runtime.clear();
+}
+
+/// A volume without extents, and with all of them: the pool has as many extents as it has blocks for.
+#[test]
+fn pool_without_extents_refuses_writes_to_new_ones() {
+    let scene = Scene::new();
+    let volume = scene.run(scene.pool.add(NewVolume { blocks: 1 << 28, ..new("a") })).unwrap();
+    let (_, free, _) = scene.pool.extents();
+    (0..free as u64).for_each(|extent| scene.write(&volume, extent * EXTENT * 3, 1));
+    let refused = scene.run(volume.write(1 << 27, &block(1), false));
+    assert_eq!(refused, Err(Status::CapacityExceeded.into()));
+    scene.write(&volume, 1, 2);
+    scene.run(scene.pool.remove("a")).unwrap();
+    let volume = scene.add("b");
+    scene.write(&volume, 0, 3);
+    assert_eq!(scene.pool.extents().1, free - 1);
+    assert_eq!(scene.read(&volume, 1), 0);
+    scene.run(scene.pool.audit()).unwrap();
+}
+
+/// A change of a pool, and what its volumes may be after it.
+type Change = (&'static str, fn(&Scene) -> Result<(), VolumeError>, Vec<(String, u64, [u8; 2])>);
+
+/// A power cut at each moment of a change: the pool is as before, or as after it, and the other volume has its data.
+#[test]
+fn change_of_pool_interrupted_at_any_moment_is_done_or_not() {
+    let of = |name: &str, blocks: u64, bytes: [u8; 2]| (name.to_string(), blocks, bytes);
+    let kept = of("kept", BLOCKS, [1, 2]);
+    let before = vec![kept.clone(), of("old", BLOCKS, [3, 0])];
+    let changes: [Change; 6] = [
+        ("add", |scene| scene.run(scene.pool.add(new("new"))).map(drop), {
+            [&before[..], &[of("new", BLOCKS, [0, 0])]].concat()
+        }),
+        ("remove", |scene| scene.run(scene.pool.remove("old")), vec![kept.clone()]),
+        ("rename", |scene| scene.run(scene.pool.rename("old", "new")), {
+            vec![kept.clone(), of("new", BLOCKS, [3, 0])]
+        }),
+        ("grow", |scene| scene.run(scene.pool.find("old")?.grow(2 * BLOCKS)), {
+            vec![kept.clone(), of("old", 2 * BLOCKS, [3, 0])]
+        }),
+        (
+            "first write of an extent",
+            |scene| Ok(scene.run(scene.pool.find("old")?.write(BLOCKS - 1, &block(9), true))?),
+            vec![kept.clone(), of("old", BLOCKS, [3, 9])],
+        ),
+        (
+            "first write of an extent, and flush",
+            |scene| {
+                let old = scene.pool.find("old")?;
+                scene.run(old.write(BLOCKS - 1, &block(9), false))?;
+                Ok(scene.run(old.flush())?)
+            },
+            vec![kept.clone(), of("old", BLOCKS, [3, 9])],
+        ),
+    ];
+    for (what, change, after) in changes {
+        for commands in 0.. {
+            let scene = Scene::new();
+            let (volume, old) = (scene.add("kept"), scene.add("old"));
+            for (volume, at, byte) in [(&volume, 0, 1), (&volume, BLOCKS - 1, 2), (&old, 0, 3)] {
+                scene.write(volume, at, byte);
+            }
+            scene.device.left.set(commands);
+            let is_done = change(&scene).is_ok();
+            let scene = scene.cut();
+            scene.run(scene.pool.finish_removals()).unwrap();
+            let found = scene.volumes();
+            assert!(found == after || !is_done && found == before, "{what}, {commands} commands: {found:?}");
+            scene.run(scene.pool.audit()).unwrap();
+            // The extents of a volume that was removed hold nothing.
+            let other = scene.add("other");
+            scene.write(&other, 1, 5);
+            assert_eq!(scene.volumes().last().map(|(_, _, bytes)| *bytes), Some([0, 0]), "{what}");
+            if is_done {
+                assert!(commands > 0, "{what} takes no command");
+                break;
+            }
+        }
+    }
+}
+
+/// A request of the volume may wait for the table, which the removal changes.
+#[test]
+fn removal_waits_for_requests_and_refuses_later_ones() {
+    let scene = Scene::new();
+    let volume = scene.add("a");
+    let (writes, done) = (volume.clone(), Rc::new(Cell::new(0)));
+    for at in 0..4 {
+        let (volume, done) = (writes.clone(), done.clone());
+        scene.runtime.spawn(async move {
+            let written = volume.write(at * EXTENT, &block(1), false).await;
+            assert!(matches!(written, Ok(()) | Err(DeviceError::Gone)), "{written:?}");
+            done.set(done.get() + 1);
+        });
+    }
+    // One write is under way when the removal begins.
+    assert!(scene.runtime.step());
+    scene.run(scene.pool.remove("a")).unwrap();
+    scene.runtime.run();
+    assert_eq!(done.get(), 4);
+    let gone = scene.run(volume.read(0, Buf::zeroed(BLOCK))).map(drop);
+    assert_eq!(gone, Err(DeviceError::Gone));
+    assert!(scene.pool.volumes().is_empty());
+    assert_eq!(scene.run(scene.pool.audit()), Ok(1), "the block of owners");
+    let (extents, free, _) = scene.pool.extents();
+    assert_eq!(extents, free + 1);
+}
+
+/// The request that needs an extent is dropped: the extent is the volume's all the same, and is freed with it.
+#[test]
+fn dropped_request_leaves_whole_table() {
+    let scene = Scene::new();
+    let volume = scene.add("a");
+    {
+        let data = block(1);
+        let mut write = std::pin::pin!(volume.write(0, &data, false));
+        let waker = std::task::Waker::noop();
+        assert!(write.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+    }
+    scene.runtime.run();
+    assert_eq!(volume.allocated(), Some(EXTENT));
+    scene.run(scene.pool.remove("a")).unwrap();
+    let scene = scene.cut();
+    assert!(scene.volumes().is_empty());
+}
+
+/// A damaged block of the table is named, and nothing is written.
+#[test]
+fn damaged_table_of_pool_is_refused() {
+    let scene = Scene::new();
+    let volume = scene.add("a");
+    scene.write(&volume, 0, 1);
+    run(&scene.runtime, scene.pool.space().stop()).unwrap();
+    scene.runtime.clear();
+    let drive = scene.drive.clone();
+    let capacity = geometry().zone_capacity_blocks;
+    let table = (0..geometry().zones as u64)
+        .flat_map(|zone| (0..capacity).map(move |at| zone * geometry().zone_size_blocks + at))
+        .map(Lba)
+        .filter(|lba| {
+            let stored = drive.ssd().borrow_mut().stored(*lba).unwrap();
+            stored.is_some_and(|bytes| bytes.starts_with(b"zvp1"))
+        });
+    let table: Vec<_> = table.collect();
+    assert_eq!(table.len(), 2, "a record, and owners");
+    for lba in table {
+        let bytes = drive.ssd().borrow_mut().stored(lba).unwrap().unwrap();
+        let mut wrong = bytes.clone();
+        wrong[40] ^= 1;
+        drive.ssd().borrow_mut().forge(lba, Some(&wrong)).unwrap();
+        let runtime = Runtime::new();
+        let error = opened(&runtime, Rc::new(drive.clone())).map(drop).unwrap_err();
+        assert!(matches!(error, VolumeError::Pool(PoolError::TableDamaged { .. })), "{error}");
+        runtime.clear();
+        drive.ssd().borrow_mut().forge(lba, Some(&bytes)).unwrap();
+    }
+    assert!(opened(&Runtime::new(), Rc::new(drive)).is_ok());
+}
+
+/// A pool of the default shape has room for so many volumes, and all of them are found again.
+#[test]
+fn small_pool_has_a_thousand_volumes() {
+    let geometry = Geometry { max_open: 0, max_active: 0, ..Model::zn540().scaled(400, 1024).geometry };
+    let drive = EmulatedDrive::in_memory(&geometry);
+    let options = VolumeCreateOptions { uuid: [9; 16], ..VolumeCreateOptions::default() };
+    run(&Runtime::new(), Pool::create(&Runtime::new(), Rc::new(drive.clone()), options)).unwrap();
+    let scene = Scene::on(drive);
+    let volumes = (0..1024).map(|number| (number, scene.add(&number.to_string())));
+    let volumes: Vec<(u64, Volume)> = volumes.collect();
+    volumes.iter().for_each(|(number, volume)| scene.write(volume, number % BLOCKS, *number as u8));
+    let names: Vec<String> = volumes.iter().filter_map(|(_, volume)| volume.name()).collect();
+    let scene = scene.cut();
+    let found: Vec<String> = scene.pool.volumes().iter().filter_map(Volume::name).collect();
+    assert_eq!(found, names);
+    for number in [0, 1, 255, 512, 1023] {
+        let volume = scene.pool.find(&number.to_string()).unwrap();
+        assert_eq!(scene.read(&volume, number % BLOCKS), number as u8);
+    }
+    scene.run(scene.pool.audit()).unwrap();
+}
+
+/// What a pool offers of the space after parity.
+#[test]
+fn pools_offer_most_of_their_device() {
+    // 4 x 1 TB and 64 GiB of data, in zones of 4 ZN540 or small ones.
+    let large =
+        Geometry { zones: 904, zone_size_blocks: 1 << 20, zone_capacity_blocks: 4 * 275_712, ..geometry() };
+    let large = Geometry { zone_size_blocks: 2 << 20, ..large };
+    let small = Geometry { zones: 1024, zone_size_blocks: 16384, zone_capacity_blocks: 16384, ..geometry() };
+    // Above 16 TiB there are several shards.
+    let sharded = Geometry { zones: 8 * 904, ..large.clone() };
+    for (geometry, percent) in [(large, 85), (small, 70), (sharded, 85)] {
+        let device = emu::ssd::NullDrive::new(geometry.clone());
+        let options = Pool::options(&device, VolumeCreateOptions::default()).unwrap();
+        let plan = VolumePlan::of(&geometry, options.blocks, None).unwrap();
+        let space = geometry.zones as u64 * geometry.zone_capacity_blocks;
+        assert!(plan.usable >= space / 100 * percent, "{} of {space} blocks", plan.usable);
+    }
+}
+
+/// Settings that are changed while the volume is removed, or by a handle that is left, do not reach the slot, which
+/// another volume may have.
+#[test]
+fn settings_of_removed_volume_do_not_change_next_one() {
+    let scene = Scene::new();
+    let old = scene.add("old");
+    let (done, told) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
+    let (pool, finished) = (scene.pool.clone(), done.clone());
+    scene.runtime.spawn(async move { finished.set(Some(pool.remove("old").await.is_ok())) });
+    let (setting, answer) = (old.clone(), told.clone());
+    scene.runtime.spawn(async move { answer.set(Some(setting.queue_writes(9).await)) });
+    scene.runtime.run();
+    assert_eq!((done.get(), told.get()), (Some(true), Some(Err(DeviceError::Gone))));
+    scene.add("new");
+    assert_eq!(scene.run(old.grow(2 * BLOCKS)), Err(DeviceError::Gone.into()));
+    assert_eq!(scene.run(old.compress(Some(Codec::Lz4), Unit::BLOCK)), Err(DeviceError::Gone));
+    assert_eq!(scene.run(scene.pool.rename("new", "old")), Ok(()));
+    let scene = scene.cut();
+    assert_eq!(scene.volumes(), [("old".to_string(), BLOCKS, [0, 0])]);
+}
+
+/// Other volumes get extents while one is removed.
+#[test]
+fn removal_does_not_hold_up_other_volumes() {
+    let scene = Scene::new();
+    let (large, other) = (scene.add("large"), scene.add("other"));
+    (0..4).for_each(|extent| scene.write(&large, extent * EXTENT, 1));
+    let (pool, removed) = (scene.pool.clone(), Rc::new(Cell::new(false)));
+    let told = removed.clone();
+    scene.runtime.spawn(async move {
+        pool.remove("large").await.unwrap();
+        told.set(true);
+    });
+    // It has recorded the removal, and discards.
+    while scene.pool.find("large").is_ok() {
+        assert!(scene.runtime.step());
+    }
+    let writes = Rc::new(Cell::new(0));
+    for extent in 0..3 {
+        let (other, writes) = (other.clone(), writes.clone());
+        scene.runtime.spawn(async move {
+            other.write(extent * EXTENT, &block(2), false).await.unwrap();
+            writes.set(writes.get() + 1);
+        });
+    }
+    scene.runtime.run();
+    assert!(removed.get() && writes.get() == 3);
+    scene.run(scene.pool.audit()).unwrap();
+}
+
+/// An owner that cannot be: the pool does not start unless it is given up, and then the extent is free and empty.
+#[test]
+fn impossible_owner_is_refused_and_can_be_given_up() {
+    let scene = Scene::new();
+    let (volume, other) = (scene.add("a"), scene.add("b"));
+    scene.write(&volume, 0, 1);
+    scene.write(&other, 0, 2);
+    scene.run(scene.pool.space().stop()).unwrap();
+    scene.runtime.clear();
+    let drive = scene.drive.clone();
+    let (capacity, size) = (geometry().zone_capacity_blocks, geometry().zone_size_blocks);
+    let all =
+        (0..geometry().zones as u64).flat_map(|zone| (0..capacity).map(move |at| Lba(zone * size + at)));
+    let stored = |lba: Lba| drive.ssd().borrow_mut().stored(lba).unwrap();
+    // The newest block with owners.
+    let is_owners =
+        |lba: &Lba| stored(*lba).is_some_and(|bytes| bytes.starts_with(b"zvp1") && bytes[26] == 2);
+    let lba = all.filter(is_owners).max().unwrap();
+    let mut bytes = stored(lba).unwrap();
+    // The first extent becomes that of a volume in a slot that is free.
+    let first = (0..508).find(|extent| bytes[32 + extent * 8] == 1).unwrap();
+    bytes[32 + first * 8] = SLOTS as u8;
+    let sum = crc32c::crc32c(&bytes[8..BLOCK]);
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+    drive.ssd().borrow_mut().forge(lba, Some(&bytes)).unwrap();
+    let runtime = Runtime::new();
+    assert_eq!(opened(&runtime, Rc::new(drive.clone())).map(drop), Err(VolumeError::Absurd));
+    runtime.clear();
+    for give_up in [true, false] {
+        let options = VolumeOptions { give_up, ..VolumeOptions::default() };
+        let opened = run(&runtime, volume::open(&runtime, Rc::new(drive.clone()), options)).unwrap();
+        let Opened::Pool(pool) = opened else { panic!("a pool is taken for a volume") };
+        run(&runtime, pool.audit()).unwrap();
+        let read =
+            |name: &str| run(&runtime, pool.find(name).unwrap().read(0, Buf::zeroed(BLOCK))).unwrap()[0];
+        assert_eq!((read("a"), read("b")), (0, 2));
+        runtime.clear();
+    }
+}
