@@ -92,7 +92,7 @@ fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
         [("volume-v7", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
     {
         for (at, value, said) in
-            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 2, "features (0x2)")]
+            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 4, "features (0x4)")]
         {
             let dir = tempfile::tempdir().unwrap();
             let edit = |block: &mut [u8]| {

@@ -40,6 +40,7 @@ mod sequencer;
 mod shards;
 mod simulator;
 mod single;
+mod snapshot;
 mod spare_zones;
 mod stale;
 mod steps;

@@ -93,6 +93,15 @@ impl Unit {
 /// [`Unit::step`].
 pub type Address = u64;
 
+/// The entry of a block that reads as zeros, where an unmapped one would have the contents of another block: one of a
+/// snapshot, or of a clone. No piece has this place, since its block is in the head.
+pub const HOLE: Address = 1;
+
+/// Whether this is the place of a piece.
+pub fn is_piece(place: Address) -> bool {
+    place != 0 && place != HOLE
+}
+
 /// The place of a piece of `grains` grains that begins at grain `from` of a block.
 pub fn place(block: u32, from: u32, (unit, grains): (Unit, u32)) -> Address {
     let most = GRAINS * unit.blocks();

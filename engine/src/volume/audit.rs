@@ -3,7 +3,7 @@
 use crate::{
     runtime::give_way,
     volume::{
-        address::{GRAINS, share, unit},
+        address::{GRAINS, is_piece, share, unit},
         core::{Need, VolumeCore},
         format::{FANOUT, ZoneUse},
     },
@@ -44,7 +44,7 @@ async fn compare(core: &VolumeCore) -> Result<(), String> {
         let mut state = core.state.borrow_mut();
         for block in block..end {
             let place = state.map.get(block).unwrap_or(0);
-            if place != 0 {
+            if is_piece(place) {
                 // The charge of a unit is the sum of the shares of its blocks, counted in order.
                 let bit = block - unit(place).first(block);
                 let others = state.there(block, place) as u32 & ((1 << bit) - 1);

@@ -193,6 +193,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
         codec: state.codec,
         unit: state.unit,
         queue_seconds: state.queue_seconds,
+        has_snapshots: state.has_snapshots,
         other_features: 0,
         cuts,
         directory: state.directory.clone(),

@@ -9,7 +9,7 @@ use crate::{
     evidence::reread_verified,
     runtime::{COPY, CombinedOperation, Gate, give_way, work},
     volume::{
-        address::{self, Address, GRAIN, GRAINS, Unit},
+        address::{self, Address, GRAIN, GRAINS, HOLE, Unit},
         error::VolumeError,
         format::{EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, VolumeIdentity, ZoneUse, read_group},
         map::PagedMap,
@@ -23,7 +23,7 @@ use crate::{
     zone::{Lba, ZoneIndex},
 };
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::BTreeSet,
     rc::Rc,
 };
@@ -33,6 +33,46 @@ pub const MOST_LOADS: usize = 64;
 
 /// Zones' worth of blocks that may be written between two checkpoints: limits the blocks that a start has to read.
 const MOST_BEHIND_CUT: u64 = 4;
+
+/// Where a snapshot keeps the blocks of a volume that change: the distance to the block that keeps a block, and to that
+/// of a later snapshot that is being removed, whose blocks are merged into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    pub to: Distance,
+    pub merged: Option<Distance>,
+}
+
+/// Difference between the numbers of two blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distance(pub i64);
+
+impl Distance {
+    /// The distance from a block to another one.
+    pub fn between(from: u64, to: u64) -> Distance {
+        Distance(to as i64 - from as i64)
+    }
+
+    /// The block at this distance from another one.
+    pub fn of(self, block: u64) -> u64 {
+        block.wrapping_add_signed(self.0)
+    }
+}
+
+impl Keep {
+    /// Entries before one that changes blocks.
+    pub fn leads(self, block: u64, blocks: u32) -> impl Iterator<Item = Lead> + Clone {
+        let (to, from) = (self.to.of(block), block as u32);
+        let merge =
+            self.merged.map(|merged| (to, EntryKind::Merge { from: merged.of(block) as u32, blocks }));
+        merge.into_iter().chain([(to, EntryKind::Keep { from, blocks })])
+    }
+}
+
+/// The blocks of a pool that may have the data of others: those of snapshots.
+pub trait Kin {
+    /// Adds the blocks that may have a piece which was written to `block`.
+    fn others(&self, block: u64, into: &mut Vec<u64>);
+}
 
 /// A running volume: its device, its state, and the gates at which its tasks wait.
 pub struct VolumeCore {
@@ -47,6 +87,8 @@ pub struct VolumeCore {
     /// Losses that were accepted at the start ([`VolumeOptions::give_up`]).
     pub given_up: Vec<VolumeError>,
     pub state: RefCell<VolumeState>,
+    /// What else may have the data of a block; set for a pool.
+    pub kin: OnceCell<Box<dyn Kin>>,
     /// Compression workers; without them each write is compressed in its own task.
     pub workers: RefCell<Option<Rc<dyn CompressionWorkers>>>,
     pub decoder: RefCell<PieceDecoder>,
@@ -105,6 +147,10 @@ pub struct VolumeState {
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
+    /// [`Root::has_snapshots`] of the next root.
+    pub has_snapshots: bool,
+    /// Number of blocks that snapshots have passed on since the start.
+    pub passed_on: u64,
     pub encoder: Option<PieceEncoder>,
     pub patience: Patience,
     pub pool: BufPool,
@@ -166,7 +212,11 @@ pub struct Start {
     pub codec: Option<Codec>,
     pub unit: Unit,
     pub queue_seconds: u8,
+    pub has_snapshots: bool,
 }
+
+/// An entry that precedes another one in its group: its first block, and what it does.
+pub type Lead = (u64, EntryKind);
 
 /// A piece to be written, and the blocks of its unit that its entry maps (`there`, a bit for each).
 #[derive(Clone, Copy)]
@@ -189,15 +239,16 @@ impl<'p> Piece<'p> {
 }
 
 impl VolumeState {
-    /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and changes the map accordingly;
-    /// returns the ticket of its group. `None`, and no entry was made, if there is no room at present. The page of the
-    /// blocks has to be known.
+    /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and before it those of `leads`, and
+    /// changes the map accordingly; returns the ticket of their group. `None`, and no entry was made, if there is no room
+    /// at present. The pages of all blocks have to be known.
     pub fn place(
         &mut self,
         core: &VolumeCore,
         block: u64,
         piece: Piece<'_>,
         (stream, fua): (usize, bool),
+        leads: impl Iterator<Item = Lead> + Clone,
     ) -> Option<Ticket> {
         let (grains, most) = (piece.grains(), GRAINS * piece.unit.blocks());
         assert!(
@@ -212,13 +263,15 @@ impl VolumeState {
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
-        if !stream.prepare(index, (purpose, piece.grains()), space, number, &mut common) {
+        let size = (piece.grains(), 1 + leads.clone().count() as u64);
+        if !stream.prepare(index, (purpose, size), space, number, &mut common) {
             return None;
         }
         let headers = stream.begun() - begun;
+        self.put_leads(index, leads);
         let kind = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
-        let entry = GroupEntry { number, block: block as u32, kind };
-        let (place, blocks) = stream.put(entry, piece.bytes, fua, space)?;
+        let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
+        let (place, blocks) = self.streams[index].put(entry, piece.bytes, fua, &self.space)?;
         work(piece.grains().div_ceil(GRAINS) * COPY);
         self.apply(block, kind, place);
         self.next_number += 1;
@@ -234,46 +287,90 @@ impl VolumeState {
         Some((index, self.streams[index].begun()))
     }
 
-    /// Makes an entry that discards blocks of one page (of which `PagedMap::is_known` is true) and unmaps them;
-    /// `purpose` decides whether another zone may be begun for it. `None`, without an entry, if there is no room at
-    /// present.
-    pub fn discard(
+    /// Makes entries without data, in one group, and changes the map accordingly; the blocks of each are in one page of
+    /// the map (of which `PagedMap::is_known` is true). `purpose` decides whether another zone may be begun for them.
+    /// `None`, without an entry, if there is no room at present.
+    pub fn change(
         &mut self,
         core: &VolumeCore,
-        (block, blocks): (u64, u32),
+        entries: impl Iterator<Item = Lead> + Clone,
         purpose: ZonePurpose,
     ) -> Option<Ticket> {
-        let last = block + blocks as u64 - 1;
-        assert_eq!(
-            block / FANOUT,
-            last / FANOUT,
-            "pages of the blocks {block} to {last}, which an entry discards"
-        );
         let number = self.next_number;
         let index = self.discards(core.options.apart);
         let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
         let begun = streams[index].begun();
-        if !streams[index].prepare(index, (purpose, 0), space, number, &mut common) {
+        let size = (0, entries.clone().count() as u64);
+        if !streams[index].prepare(index, (purpose, size), space, number, &mut common) {
             return None;
         }
-        streams[index].put_discard(block as u32, blocks, number);
         self.behind_cut += streams[index].begun() - begun;
-        self.next_number += 1;
-        self.apply(block, EntryKind::Discard(blocks), 0);
-        self.discarded += blocks as u64;
+        self.put_leads(index, entries);
         Some((index, self.streams[index].begun()))
     }
 
-    /// Applies an entry to the map. The page of its blocks has to be known.
-    pub fn apply(&mut self, block: u64, kind: EntryKind, place: Address) {
-        for index in 0..kind.blocks() {
-            match kind {
-                EntryKind::Discard(_) => self.set(block + index, 0),
-                EntryKind::Data { there, .. } if there >> index & 1 == 1 => self.set(block + index, place),
-                EntryKind::Data { .. } => {}
+    /// Puts entries without data into the group of a stream that is being filled, which has room for them, and applies
+    /// them.
+    fn put_leads(&mut self, index: usize, leads: impl Iterator<Item = Lead>) {
+        for (block, kind) in leads {
+            let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
+            self.streams[index].put_without_data(entry);
+            self.next_number += 1;
+            self.apply(block, kind, 0);
+            if let EntryKind::Discard(blocks) | EntryKind::Hole(blocks) = kind {
+                self.discarded += blocks as u64;
             }
         }
+    }
+
+    /// Applies an entry to the map. The pages of its blocks have to be known.
+    pub fn apply(&mut self, block: u64, kind: EntryKind, place: Address) {
+        for index in 0..kind.blocks() {
+            let block = block + index;
+            let other = kind.from().map(|from| from as u64 + index);
+            let theirs = other.map_or(0, |other| self.known(other));
+            match (kind, other) {
+                (EntryKind::Discard(_), _) => self.set(block, 0),
+                (EntryKind::Hole(_), _) => self.set(block, HOLE),
+                (EntryKind::Data { there, .. }, _) if there >> index & 1 == 1 => self.set(block, place),
+                (EntryKind::Keep { .. }, Some(_)) if self.known(block) == 0 => {
+                    self.set(block, if theirs == 0 { HOLE } else { theirs });
+                }
+                (EntryKind::Merge { .. }, Some(other)) if theirs != 0 => {
+                    self.passed_on += 1;
+                    self.set(other, 0);
+                    if self.known(block) == 0 {
+                        self.set(block, theirs);
+                    }
+                }
+                (EntryKind::Return { .. }, Some(other)) if theirs != 0 => {
+                    self.passed_on += 1;
+                    self.set(other, 0);
+                    self.set(block, if theirs == HOLE { 0 } else { theirs });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The entry of a block in the map, the page of which has to be known.
+    pub fn known(&mut self, block: u64) -> Address {
+        let entry = self.map.get(block);
+        assert!(entry.is_some(), "the page of block {block} has to be known");
+        entry.unwrap_or(0)
+    }
+
+    /// The place of block `index` of a view of few blocks, whose pages have to be known; 0 if it reads as zeros.
+    pub fn seen(&mut self, view: &[u64], index: u64) -> Address {
+        for start in view {
+            match self.map.get(start + index).unwrap_or(0) {
+                0 => {}
+                HOLE => return 0,
+                place => return place,
+            }
+        }
+        0
     }
 
     /// Sets the place of a block in the map, and adjusts the live counts of the zones.
@@ -305,18 +402,47 @@ impl VolumeState {
     /// Whether all blocks of the unit that begins with `block` may be stored as a piece of `grains` grains: there is
     /// room, or this takes no additional room. With `uses_reserve` new blocks may use the reserve, too. The page has to
     /// be known.
-    pub fn has_room(&mut self, block: u64, (unit, grains): (Unit, u32), uses_reserve: bool) -> bool {
+    pub fn has_room(
+        &mut self,
+        block: u64,
+        (unit, grains): (Unit, u32),
+        uses_reserve: bool,
+        keep: Option<Keep>,
+    ) -> bool {
         let more = address::charge(grains, unit.blocks());
+        if let Some(held) = keep.and_then(|keep| self.keeps(block, unit.blocks(), keep)) {
+            return self.space.has_room_for_new(more + held);
+        }
         if self.space.has_room_for_new(more) {
             return true;
         }
         let more = more.saturating_sub(self.freed(block, unit));
         // Only overwrites may use the reserve: the journal and the metadata of a full file system.
         let mut blocks = block..block + unit.blocks() as u64;
-        match uses_reserve || blocks.all(|block| self.map.get(block).is_some_and(|place| place != 0)) {
+        match uses_reserve || blocks.all(|block| self.map.get(block).is_some_and(address::is_piece)) {
             true => self.space.has_room(more),
             false => self.space.has_room_for_new(more),
         }
+    }
+
+    /// Grains by which pieces may count for more if a snapshot takes blocks, beside those that replace these: a unit counts
+    /// for more if two volumes have a part of it each. `None` if the blocks that are replaced free their room as usual. The
+    /// pages have to be known.
+    pub fn keeps(&mut self, block: u64, blocks: u32, keep: Keep) -> Option<u32> {
+        let (all, mut held, mut takes) = (block..block + blocks as u64, 0, false);
+        for block in all.clone() {
+            if self.known(keep.to.of(block)) != 0 {
+                continue;
+            }
+            let merged = keep.merged.map_or(0, |merged| self.known(merged.of(block)));
+            takes |= merged == 0;
+            let place = if merged == 0 { self.known(block) } else { merged };
+            let unit = address::unit(place);
+            let is_whole =
+                all.contains(&unit.first(block)) && unit.first(block) + unit.blocks() as u64 <= all.end;
+            held += if is_whole { 0 } else { GRAINS };
+        }
+        (takes || held > 0).then_some(held)
     }
 
     /// Grains of room that become free if all blocks of the unit that begins with `block` are written anew.
@@ -324,7 +450,7 @@ impl VolumeState {
         let mut gone: [(Address, u32); 16] = [(0, 0); 16];
         let mut freed = 0;
         for block in block..block + unit.blocks() as u64 {
-            let place = self.map.get(block).filter(|place| *place != 0);
+            let place = self.map.get(block).filter(|place| address::is_piece(*place));
             if let Some(place) = place
                 && let Some((of, gone)) = gone.iter_mut().find(|(of, _)| [0, place].contains(of))
             {
@@ -343,7 +469,7 @@ impl VolumeState {
 
     /// The stream, `HOT` or `COLD`, for a new version of a block; its previous version is at `before`, 0 for none.
     pub fn stream_of(&self, before: Address, apart: bool) -> usize {
-        if before == 0 || !apart {
+        if !address::is_piece(before) || !apart {
             return COLD;
         }
         let (zone, _) = self.space.locate(before);
@@ -379,6 +505,34 @@ impl VolumeState {
     fn is_checkpoint_due(&self) -> bool {
         let most = MOST_BEHIND_CUT * self.space.plan().capacity as u64;
         self.map.is_strained() || self.behind_cut > most
+    }
+}
+
+/// Most pages that are needed together: of a block, of where the latest snapshot keeps it, and of the one snapshot of the
+/// volume that is being removed.
+pub const MOST_PINS: usize = 3;
+
+/// Pages of the map that stay in memory as long as this exists.
+pub struct PagePins<'c> {
+    core: &'c VolumeCore,
+    pages: [Option<u32>; MOST_PINS],
+}
+
+impl PagePins<'_> {
+    fn add(&mut self, page: u32) {
+        let free = self.pages.iter_mut().find(|pinned| [None, Some(page)].contains(pinned));
+        assert!(free.is_some(), "pages of the map that are needed together, with page {page}");
+        let Some(free) = free else { return };
+        if free.is_none() && self.core.state.borrow_mut().map.pin(page) {
+            *free = Some(page);
+        }
+    }
+}
+
+impl Drop for PagePins<'_> {
+    fn drop(&mut self) {
+        let mut state = self.core.state.borrow_mut();
+        self.pages.into_iter().flatten().for_each(|page| state.map.unpin(page));
     }
 }
 
@@ -438,6 +592,7 @@ impl VolumeCore {
             codec,
             unit,
             queue_seconds,
+            has_snapshots,
         } = start;
         let unit = unit.min(space.plan().unit);
         space.lend_reserve();
@@ -456,6 +611,8 @@ impl VolumeCore {
             codec,
             unit,
             queue_seconds,
+            has_snapshots,
+            passed_on: 0,
             encoder: None,
             patience: Patience::default(),
             pool: BufPool::default(),
@@ -484,6 +641,7 @@ impl VolumeCore {
             options,
             given_up: Vec::new(),
             state: RefCell::new(state),
+            kin: OnceCell::new(),
             workers: RefCell::default(),
             decoder: RefCell::default(),
             reread: Cell::new(0),
@@ -722,6 +880,40 @@ impl VolumeCore {
     /// The addresses of the page of the map at `place`; `None` if `block` is not that page.
     fn page_of(&self, page: u32, place: Address, block: &[u8]) -> Option<Vec<Address>> {
         self.state.borrow().space.read_map_block((Kind::Page, page, self.mark), place, block)
+    }
+
+    /// Waits until the pages of a few blocks can be used together, as long as the result exists; as [`VolumeCore::hold`].
+    pub async fn hold_all(
+        &self,
+        blocks: impl Iterator<Item = u64> + Clone,
+        need: Need,
+    ) -> Result<PagePins<'_>, DeviceError> {
+        let pages = blocks.map(|block| (block / FANOUT) as u32);
+        let mut pins = PagePins { core: self, pages: [None; MOST_PINS] };
+        if let (Some(page), None) = (pages.clone().next(), pages.clone().nth(1)) {
+            self.hold(page, need).await?;
+            return Ok(pins);
+        }
+        loop {
+            for page in pages.clone() {
+                self.hold(page, need).await?;
+                pins.add(page);
+            }
+            // One that did not exist may have been written meanwhile.
+            let state = self.state.borrow();
+            if pages.clone().all(|page| state.map.is_known(page)) {
+                return Ok(pins);
+            }
+        }
+    }
+
+    /// Finds the blocks that may have a piece which was written to `block`, that one first.
+    pub fn holders(&self, block: u64, holders: &mut Vec<u64>) {
+        holders.clear();
+        holders.push(block);
+        if let Some(kin) = self.kin.get() {
+            kin.others(block, holders);
+        }
     }
 
     /// The header of a group of this segment at offset `at` of a zone; `None` if `block` is another block.

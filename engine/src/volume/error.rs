@@ -3,7 +3,10 @@
 
 use crate::{
     device::DeviceError,
-    volume::format::{FANOUT, OLDEST_VERSION, VERSION},
+    volume::{
+        format::{FANOUT, OLDEST_VERSION, VERSION},
+        pool_table::MOST_SNAPSHOTS,
+    },
 };
 use thiserror::Error;
 
@@ -121,12 +124,40 @@ pub enum PoolError {
     NoVolume { name: String },
     #[error("there is a volume '{name}' already, or it is being removed")]
     NameTaken { name: String },
-    #[error("this cannot be the name of a volume: {why}")]
+    #[error("this cannot be the name of a volume or a snapshot: {why}")]
     WrongName { why: &'static str },
-    #[error("there are {most} volumes, and no more are possible")]
+    #[error("there are at most {most} volumes and snapshots, and not enough of these are left")]
     NoSlot { most: u32 },
     #[error("block {block} of the table of volumes is damaged")]
     TableDamaged { block: u64 },
+    #[error("there is no snapshot '{name}'")]
+    NoSnapshot { name: String },
+    #[error("there is a snapshot '{name}' already, or it is being removed")]
+    SnapshotTaken { name: String },
+    #[error("a snapshot cannot be changed: make a clone of it (volume clone)")]
+    IsSnapshot,
+    #[error("snapshots of a clone are not supported yet")]
+    OfClone,
+    #[error("the volume has snapshots ({names}): remove these first")]
+    HasSnapshots { names: String },
+    #[error("volumes are clones of the snapshot ({names}): remove these first")]
+    HasClones { names: String },
+    #[error("the volume has later snapshots ({names}), which would be lost: remove these first")]
+    HasLater { names: String },
+    #[error("the volume '{name}' is named twice")]
+    Twice { name: String },
+    #[error("the second snapshot is not later than the first one")]
+    NotLater,
+    #[error("snapshots on an array with zones of more than {most_gib} GiB are not supported")]
+    ZonesTooLarge { most_gib: u64 },
+    #[error(
+        "the volume is getting back the contents of a snapshot: if that has failed, restart the array to complete it"
+    )]
+    Returning,
+    #[error("the volume has had {MOST_SNAPSHOTS} snapshots, and no more are possible")]
+    ManySnapshots,
+    #[error("snapshots in a pool of several parts, as on devices of more than 16 TiB, are not supported yet")]
+    ManyShards,
 }
 
 /// Why a device cannot carry a volume.

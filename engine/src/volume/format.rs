@@ -44,6 +44,10 @@ pub const MOST_NUMBER: u64 = 1 << 56;
 /// Maximum live count of one block in grains: a piece of one grain counts for two (`address::charge`).
 const MOST_LIVE: u64 = 2 * GRAINS as u64;
 
+/// Maximum live count of one block in a pool with snapshots: each of the 16 blocks of a unit of 8 grains counts for 9 if
+/// another volume has it.
+pub const MOST_LIVE_SHARED: u64 = 18 * GRAINS as u64;
+
 /// Most entries of a group.
 pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
 
@@ -64,6 +68,18 @@ pub enum EntryKind {
     Data { unit: Unit, grains: u32, there: u16 },
     /// This many logical blocks are discarded.
     Discard(u32),
+    /// This many logical blocks are [holes](address::HOLE).
+    Hole(u32),
+    /// Blocks of a snapshot keep what those from `from` on have, or become holes if these have nothing; those that have
+    /// something stay. The next entry changes the blocks from `from` on, and both count together.
+    Keep { from: u32, blocks: u32 },
+    /// Blocks that have nothing take what those from `from` on have. These have nothing then, in any case.
+    Merge { from: u32, blocks: u32 },
+    /// Blocks take what those from `from` on have, which lose it, in place of what they have. A hole becomes an unmapped
+    /// block. If these have nothing, the blocks stay.
+    Return { from: u32, blocks: u32 },
+    /// Changes nothing: the next entry moves a piece that was written to this block, of which others keep the data.
+    Named,
 }
 
 impl EntryKind {
@@ -81,8 +97,68 @@ impl EntryKind {
     pub fn blocks(self) -> u64 {
         match self {
             EntryKind::Data { there, .. } => 16 - there.leading_zeros() as u64,
-            EntryKind::Discard(blocks) => blocks as u64,
+            EntryKind::Discard(blocks) | EntryKind::Hole(blocks) => blocks as u64,
+            EntryKind::Keep { blocks, .. }
+            | EntryKind::Merge { blocks, .. }
+            | EntryKind::Return { blocks, .. } => blocks as u64,
+            EntryKind::Named => 1,
         }
+    }
+
+    /// Its part of `blocks` blocks, from the block with this index on, which begins with another block. The part of data
+    /// is all of it.
+    pub fn part(self, index: u32, blocks: u32) -> EntryKind {
+        match self {
+            EntryKind::Data { .. } | EntryKind::Named => self,
+            EntryKind::Discard(_) => EntryKind::Discard(blocks),
+            EntryKind::Hole(_) => EntryKind::Hole(blocks),
+            EntryKind::Keep { from, .. } => EntryKind::Keep { from: from + index, blocks },
+            EntryKind::Merge { from, .. } => EntryKind::Merge { from: from + index, blocks },
+            EntryKind::Return { from, .. } => EntryKind::Return { from: from + index, blocks },
+        }
+    }
+
+    /// The first of the other blocks that it concerns.
+    pub fn from(self) -> Option<u32> {
+        match self {
+            EntryKind::Keep { from, .. } | EntryKind::Merge { from, .. } | EntryKind::Return { from, .. } => {
+                Some(from)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Position of the kind in the fourth field of an entry.
+const CODE_AT: u32 = 28;
+
+impl EntryKind {
+    /// Number of the kind on the device; 0 for data and discards.
+    fn code(self) -> u32 {
+        match self {
+            EntryKind::Data { .. } | EntryKind::Discard(_) => 0,
+            EntryKind::Hole(_) => 1,
+            EntryKind::Keep { .. } => 2,
+            EntryKind::Merge { .. } => 3,
+            EntryKind::Return { .. } => 4,
+            EntryKind::Named => 5,
+        }
+    }
+
+    /// Decodes the third and fourth field of an entry of another kind than data and discards.
+    fn of_code(from: u32, coded: u32) -> Option<EntryKind> {
+        let blocks = coded & ((1 << CODE_AT) - 1);
+        let kind = match coded >> CODE_AT {
+            1 => EntryKind::Hole(blocks),
+            2 => EntryKind::Keep { from, blocks },
+            3 => EntryKind::Merge { from, blocks },
+            4 => EntryKind::Return { from, blocks },
+            5 => EntryKind::Named,
+            _ => return None,
+        };
+        // What is not used is 0.
+        let is_plain = kind.from().is_some() || from == 0;
+        (is_plain && blocks > 0 && kind.blocks() == blocks as u64).then_some(kind)
     }
 }
 
@@ -141,11 +217,13 @@ impl GroupHeader {
 ///
 /// An entry has four fields of 4 bytes: its number less `first`; the logical block; the number of discarded blocks, or
 /// a bit for each mapped block of the unit (16 bits) and the number of the unit; and the grains of its piece, 0 if it
-/// has none.
+/// has none. Entries of other kinds have the first of the other blocks in the third field, and in the fourth their
+/// number of blocks, below 2^28, and the kind in the upper 4 bits.
 pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: GroupEntry) {
     let (blocks, grains) = match entry.kind {
         EntryKind::Data { unit, grains, there } => (there as u32 | (unit.number() as u32) << 16, grains),
         EntryKind::Discard(blocks) => (blocks, 0),
+        kind => (kind.from().unwrap_or(0), kind.code() << CODE_AT | kind.blocks() as u32),
     };
     let number = entry.number;
     assert!((index as u64) < MOST_ENTRIES, "entry {index} of a group, which may have {MOST_ENTRIES}");
@@ -199,6 +277,7 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
         let (blocks, grains) = (from.u32().ok()?, from.u32().ok()?);
         let kind = match (blocks, grains) {
             (1.., 0) => EntryKind::Discard(blocks),
+            (from, coded) if coded >> CODE_AT > 0 => EntryKind::of_code(from, coded)?,
             _ => {
                 let (unit, there) = (Unit::of_number(u8::try_from(blocks >> 16).ok()?)?, blocks as u16);
                 let is_valid = there != 0
@@ -373,6 +452,9 @@ impl SectorSize {
 /// Feature of a root: the blocks are those of a pool, and the first of them hold its table ([`super::pool_table`]).
 pub const POOL: u64 = 1;
 
+/// Feature of a root: the pool may have snapshots, and its log the entries that concern these.
+pub const SNAPSHOTS: u64 = 2;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -424,7 +506,9 @@ pub struct Root {
     pub unit: Unit,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
-    /// Features (bits) without which a program must not open the volume, except [`POOL`].
+    /// Whether the volumes of the pool may have snapshots.
+    pub has_snapshots: bool,
+    /// Features (bits) without which a program must not open the volume, except [`POOL`] and [`SNAPSHOTS`].
     pub other_features: u64,
     pub cuts: Vec<CutRecord>,
     /// Places of the blocks of the directory.
@@ -437,7 +521,8 @@ impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
         let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector, pool } = &self.identity;
-        let features = self.other_features | if pool.is_some() { POOL } else { 0 };
+        let with = |has: bool, feature: u64| if has { feature } else { 0 };
+        let features = self.other_features | with(pool.is_some(), POOL) | with(self.has_snapshots, SNAPSHOTS);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -495,7 +580,8 @@ impl Root {
             codec,
             unit,
             queue_seconds,
-            other_features: features & !POOL,
+            has_snapshots: features & SNAPSHOTS != 0,
+            other_features: features & !(POOL | SNAPSHOTS),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -515,8 +601,8 @@ impl Root {
             let state = ZoneUse::from_value(packed as u8)?;
             let segment = packed >> 8;
             let next = if state.is_of_map() { generation } else { next_segment };
-            if segment >= next.max(1)
-                || live as u64 > root.identity.zone_capacity_blocks.saturating_mul(MOST_LIVE)
+            let most = if root.has_snapshots { MOST_LIVE_SHARED } else { MOST_LIVE };
+            if segment >= next.max(1) || live as u64 > root.identity.zone_capacity_blocks.saturating_mul(most)
             {
                 return None;
             }
@@ -525,7 +611,7 @@ impl Root {
         if features & POOL != 0 {
             root.identity.pool = Some(PoolShape { extent_blocks: from.u32().ok()?, slots: from.u32().ok()? });
         }
-        Some(root)
+        (root.identity.pool.is_some() || !root.has_snapshots).then_some(root)
     }
 }
 
@@ -548,22 +634,38 @@ mod tests {
             GroupEntry { number: 103, block: 77, kind: EntryKind::Discard(1000) },
             data(104, u32::MAX, (Unit::BLOCK, 1, 1)),
             data(105, 48, (Unit::MOST, 64, 0x8001)),
+            GroupEntry { number: 106, block: 9, kind: EntryKind::Hole(7) },
+            GroupEntry { number: 107, block: 9, kind: EntryKind::Keep { from: u32::MAX, blocks: 1 } },
+            GroupEntry { number: 108, block: 9, kind: EntryKind::Merge { from: 0, blocks: 672 } },
+            GroupEntry { number: 109, block: 9, kind: EntryKind::Return { from: 4, blocks: 3 } },
+            GroupEntry { number: 110, block: 9, kind: EntryKind::Named },
         ];
         let mut block = vec![0xaa; BLOCK];
         for (index, entry) in entries.into_iter().enumerate() {
             put_entry(&mut block, index, 100, entry);
         }
-        seal_group(&mut block, place(), 4, 100, 4);
+        seal_group(&mut block, place(), 4, 100, entries.len());
         let header = read_group(&block).unwrap();
         assert_eq!(header, GroupHeader { place: place(), blocks: 4, entries: entries.to_vec() });
-        for at in 0..GROUP_HEADER + 4 * ENTRY {
+        for at in 0..GROUP_HEADER + entries.len() * ENTRY {
             block[at] ^= 4;
             assert_eq!(read_group(&block), None, "byte {at}");
             block[at] ^= 4;
         }
         // Blocks for its data, and no more entries than there is room for.
-        seal_group(&mut block, place(), 3, 100, 4);
+        seal_group(&mut block, place(), 3, 100, entries.len());
         assert_eq!(read_group(&block), None);
+        // A kind that does not exist, no blocks, and another block where there is none.
+        for (third, fourth) in
+            [(0, 6 << CODE_AT | 1), (3, 2 << CODE_AT), (3, 1 << CODE_AT | 1), (0, 5 << CODE_AT | 2)]
+        {
+            let fields: [u32; 4] = [0, 5, third, fourth];
+            for (bytes, field) in block[GROUP_HEADER..][..ENTRY].chunks_exact_mut(4).zip(fields) {
+                bytes.copy_from_slice(&field.to_le_bytes());
+            }
+            seal_group(&mut block, place(), 4, 100, 1);
+            assert_eq!(read_group(&block), None, "{fields:?}");
+        }
     }
 
     #[test]
@@ -635,6 +737,7 @@ mod tests {
             codec: Some(Codec::Lz4),
             unit: Unit::MOST,
             queue_seconds: 60,
+            has_snapshots: true,
             other_features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],

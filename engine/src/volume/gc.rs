@@ -12,8 +12,8 @@ use crate::{
     runtime::give_way,
     volume::{
         address::{self, Address, GRAINS, Unit},
-        core::{Need, Piece, VolumeCore, VolumeState},
-        format::{EntryKind, FANOUT, ZoneUse},
+        core::{Distance, Need, Piece, VolumeCore, VolumeState},
+        format::{EntryKind, FANOUT, GroupEntry, ZoneUse},
         piece::Patience,
         space::{HEAD_ZONES, ZonePurpose},
         stream::{MOVED, Ticket, piece_of},
@@ -140,9 +140,24 @@ async fn empty(core: &VolumeCore, zone: u32) -> Result<(), DeviceError> {
         state.tried = state.refused;
         (record.segment, core.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
     };
-    let mut victim = Victim::new(core, zone);
-    let result = move_groups(core, &mut victim, segment, yields).await;
-    victim.end().await;
+    if core.kin.get().is_some() {
+        // Otherwise a recovery could find the move of a block, and not the group that wrote it, which keeps for a snapshot
+        // what was there before.
+        core.flush_device().await?;
+    }
+    let (mut result, mut credited) = (Ok(()), yields);
+    loop {
+        let before = live_in(&core.state.borrow(), zone, segment);
+        let mut victim = Victim::new(core, zone);
+        result = result.and(move_groups(core, &mut victim, segment, credited).await);
+        victim.end().await;
+        // A snapshot may have got a block between the search for it and its move.
+        let left = live_in(&core.state.borrow(), zone, segment);
+        if core.kin.get().is_none() || result.is_err() || left == 0 || left == before {
+            break;
+        }
+        credited = 0;
+    }
     core.launch(moved_stream(core), true);
     let mut state = core.state.borrow_mut();
     match result {
@@ -175,7 +190,7 @@ async fn move_groups(
 ) -> Result<(), DeviceError> {
     let Victim { zone, end, .. } = *victim;
     let capacity = core.capacity();
-    let (mut at, mut unreadable) = (0, Ok(()));
+    let (mut at, mut unreadable, mut holders) = (0, Ok(()), Vec::new());
     let mut earned = yields / IN_ADVANCE;
     earn(core, earned);
     while at < end && live_in(&core.state.borrow(), zone, segment) > 0 {
@@ -190,16 +205,23 @@ async fn move_groups(
             core.reread.set(core.reread.get() + header.is_some() as u64);
         }
         let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
-        let there = header.entries.iter().map(|entry| entry.block).filter(|block| has(core, *block));
-        core.fetch(there.map(|block| block / FANOUT as u32), Need::Write).await;
+        let there = header.entries.iter().filter(|entry| entry.kind.grains() > 0 && has(core, entry.block));
+        core.fetch(there.map(|entry| entry.block / FANOUT as u32), Need::Write).await;
+        let mut name = None;
         for (entry, place) in header.placed(zone * capacity + at) {
             give_way().await;
             let offset = address::block(place) - zone * capacity;
             let offset_end = offset + address::blocks(place);
+            if entry.kind == EntryKind::Named {
+                name = Some(entry.block);
+                continue;
+            }
+            let name = name.take().filter(|name| has(core, *name)).unwrap_or(entry.block);
             if entry.kind.grains() == 0 || offset_end > end || !has(core, entry.block) {
                 continue;
             }
-            if may_be_at(core, entry.block, entry.kind, place) {
+            find_holders(core, (name, entry), place, &mut holders).await;
+            if !holders.is_empty() {
                 let read = match victim.read(offset, offset_end - offset).await {
                     Ok(read) => read,
                     // An unreadable block stays in the victim.
@@ -210,11 +232,13 @@ async fn move_groups(
                     }
                 };
                 let bytes = piece_of(read, 0, place).ok_or(Status::UnrecoveredReadError)?;
-                let moved = move_piece(core, entry.block, (place, segment), bytes).await;
-                // If a page of the map cannot be read, only the blocks of that page stay in the victim.
-                match moved {
-                    Err(error) if error != no_zone() && core.check().is_ok() => unreadable = Err(error),
-                    moved => moved?,
+                for &block in &holders {
+                    let moved = move_piece(core, (block, name.into()), (place, segment), bytes).await;
+                    // If a page of the map cannot be read, only the blocks of that page stay in the victim.
+                    match moved {
+                        Err(error) if error != no_zone() && core.check().is_ok() => unreadable = Err(error),
+                        moved => moved?,
+                    }
                 }
             }
         }
@@ -233,39 +257,55 @@ fn has(core: &VolumeCore, block: u32) -> bool {
     (block as u64) < core.blocks.get()
 }
 
-/// Whether a block of an entry may be at `place`: the map says so, or its page is not in memory.
-fn may_be_at(core: &VolumeCore, block: u32, kind: EntryKind, place: Address) -> bool {
+/// Finds the first blocks of the units that may be at `place`, where a unit was written to the block `name`, and last
+/// moved for the block of `entry`: the map says so, or the page is not in memory.
+async fn find_holders(
+    core: &VolumeCore,
+    (name, entry): (u32, &GroupEntry),
+    place: Address,
+    holders: &mut Vec<u64>,
+) {
+    core.holders(name.into(), holders);
+    if !holders.contains(&entry.block.into()) {
+        holders.push(entry.block.into());
+    }
+    if holders.len() > 1 {
+        core.fetch(holders.iter().map(|block| (block / FANOUT) as u32), Need::Write).await;
+    }
     let mut state = core.state.borrow_mut();
-    let mut blocks = block as u64..block as u64 + kind.blocks();
-    blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
+    holders.retain(|first| {
+        let mut blocks = *first..first + entry.kind.blocks();
+        blocks.any(|block| state.map.get(block).is_none_or(|known| known == place))
+    });
 }
 
-/// Moves the live blocks of the unit that begins with `block` and is stored at `place`. `segment` is the segment that
-/// the zone had when it was read: during a wait the zone may have been freed and written anew, with the same block at
-/// the same place.
+/// Moves the live blocks of the unit that begins with `block`, was written to the block `name`, and is stored at `place`.
+/// `segment` is the segment that the zone had when it was read: during a wait the zone may have been freed and written
+/// anew, with the same block at the same place.
 async fn move_piece(
     core: &VolumeCore,
-    block: u32,
+    (block, name): (u64, u64),
     (place, segment): (Address, u64),
     piece: &[u8],
 ) -> Result<(), DeviceError> {
+    let name = Distance::between(block, name);
     loop {
-        core.hold((block as u64 / FANOUT) as u32, Need::Write).await?;
+        core.hold((block / FANOUT) as u32, Need::Write).await?;
         {
             let mut state = core.state.borrow_mut();
             let (zone, _) = state.space.locate(place);
             if live_in(&state, zone, segment) == 0 {
                 return Ok(());
             }
-            let there = state.there(block as u64, place);
+            let there = state.there(block, place);
             if there == 0 {
                 return Ok(());
             }
             let unit = address::unit(place);
             let is_shorter = unit == Unit::BLOCK || address::grains(place) < GRAINS * there.count_ones();
             let moved = match is_shorter && unit <= state.space.plan().unit {
-                true => state.place(core, block as u64, Piece { bytes: piece, unit, there }, (MOVED, false)),
-                false => move_blocks(core, &mut state, block as u64, (unit, there), piece)?,
+                true => move_to(core, &mut state, block, Piece { bytes: piece, unit, there }, name),
+                false => move_blocks(core, &mut state, (block, name), (unit, there), piece)?,
             };
             if let Some((index, _)) = moved {
                 let target = state.streams[index].open().map(|open| open.zone);
@@ -286,11 +326,23 @@ async fn move_piece(
     }
 }
 
+/// Moves a unit that was written to the block at a distance from `block`. `None` if there is no room at present.
+fn move_to(
+    core: &VolumeCore,
+    state: &mut VolumeState,
+    block: u64,
+    piece: Piece<'_>,
+    name: Distance,
+) -> Option<Ticket> {
+    let named = Some((name.of(block), EntryKind::Named)).filter(|(named, _)| *named != block);
+    state.place(core, block, piece, (MOVED, false), named.into_iter())
+}
+
 /// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at present.
 fn move_blocks(
     core: &VolumeCore,
     state: &mut VolumeState,
-    first: u64,
+    (first, name): (u64, Distance),
     (unit, there): (Unit, u16),
     piece: &[u8],
 ) -> Result<Option<Ticket>, DeviceError> {
@@ -308,7 +360,7 @@ fn move_blocks(
         });
         let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
         let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
-        moved = state.place(core, block, piece, (MOVED, false));
+        moved = move_to(core, state, block, piece, name);
         if moved.is_none() {
             break;
         }
@@ -381,6 +433,7 @@ impl<'c> Victim<'c> {
     /// # Errors
     /// When these blocks cannot be read; other unreadable blocks of the part do not matter.
     async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
+        assert!(offset / self.blocks + 1 >= self.current, "block {offset} of a victim is read again");
         self.alone.clear();
         let (mut at, end) = (offset, offset + blocks);
         while at < end {

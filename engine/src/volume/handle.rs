@@ -86,7 +86,7 @@ impl Volume {
         self.space.given_up()
     }
 
-    /// Its name in a pool.
+    /// Its name in a pool; of a snapshot, the part behind '@'.
     pub fn name(&self) -> Option<String> {
         self.of_pool.as_ref().map(VolumeOfPool::name)
     }
@@ -94,6 +94,17 @@ impl Volume {
     /// Its number in a pool: the same until it is removed.
     pub fn slot(&self) -> Option<u32> {
         self.of_pool.as_ref().map(VolumeOfPool::slot)
+    }
+
+    /// Whether it is a snapshot in a pool: it cannot be changed.
+    pub fn is_snapshot(&self) -> bool {
+        self.of_pool.as_ref().is_some_and(|volume| volume.volume.number() > 0)
+    }
+
+    /// The snapshot of which it is a clone, as `VOLUME@SNAPSHOT`.
+    pub fn clone_of(&self) -> Option<String> {
+        let volume = self.of_pool.as_ref()?;
+        volume.pool.below(&volume.volume).map(|snapshot| volume.pool.full_name(&snapshot))
     }
 
     /// UUID.
@@ -128,9 +139,10 @@ impl Volume {
     /// # Errors
     /// Those of the device; LBA Out of Range.
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
-        match &self.of_pool {
-            Some(volume) => volume.read(at, data).await,
-            None => self.space.read(at, data).await,
+        let Some(volume) = &self.of_pool else { return self.space.read(at, data).await };
+        match volume.begin_plain(at, &data) {
+            Some(request) => self.space.read(request.place, data).await,
+            None => Box::pin(volume.read(at, data)).await,
         }
     }
 
@@ -142,12 +154,15 @@ impl Volume {
     /// is not enough room, which never happens to overwrites unless blocks are compressed. A volume that is larger than
     /// its room reserves a sixteenth of the room for overwrites.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        if let Some(volume) = &self.of_pool {
-            return volume.write(at, data, fua).await;
+        let terms = |encoding| WriteTerms { fua, encoding, uses_reserve: false, keep: None };
+        let Some(volume) = &self.of_pool else {
+            self.check_is_volume()?;
+            return self.space.write(at, data, terms(self.space.encoding())).await;
+        };
+        match volume.begin_plain(at, data) {
+            Some(request) => self.space.write(request.place, data, terms(request.encoding)).await,
+            None => Box::pin(volume.write(at, data, fua)).await,
         }
-        self.check_is_volume()?;
-        let terms = WriteTerms { fua, encoding: self.space.encoding(), uses_reserve: false };
-        self.space.write(at, data, terms).await
     }
 
     /// Makes all writes durable that have completed before the call.

@@ -26,6 +26,8 @@ struct PageSlot {
     changed_in: [u64; 2],
     /// It was used since the clock hand last passed it (second chance).
     used: bool,
+    /// Number of changes that need it together with other pages.
+    pins: u32,
 }
 
 /// Number of pages of one [`Tables`].
@@ -60,7 +62,8 @@ pub struct PagedMap {
     tables: Vec<Tables>,
     /// Entries at the cut of frozen pages that were changed after it.
     at_cut: BTreeMap<u32, Box<[Address]>>,
-    /// Budget: maximum number of slots. It is exceeded only if every page in memory is changed or frozen.
+    /// Budget: maximum number of slots. It is exceeded only if every page in memory is changed, frozen or
+    /// pinned.
     most: usize,
     /// Number of changed pages above which a checkpoint is due.
     most_changed: usize,
@@ -275,7 +278,7 @@ impl PagedMap {
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Address>) {
         assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
         work(FANOUT as u32 / 4);
-        let slot = PageSlot { page, shaped: false, changed_in: [0; 2], used: true };
+        let slot = PageSlot { page, shaped: false, changed_in: [0; 2], used: true, pins: 0 };
         self.last = (u32::MAX, 0);
         let at = match self.victim() {
             Some(at) => {
@@ -284,10 +287,10 @@ impl PagedMap {
                 at
             }
             None => {
-                let (here, pinned) = (self.slots.len(), self.changed + self.only_frozen);
+                let here = self.slots.len();
                 assert!(
-                    here < self.most || pinned == here,
-                    "{here} pages of the map are in memory, of which {pinned} must be, and there may be {}",
+                    here < self.most || (0..here).all(|slot| self.must_stay(slot)),
+                    "{here} pages of the map are in memory, not all of which must be, and there may be {}",
                     self.most
                 );
                 self.slots.push(slot);
@@ -312,12 +315,30 @@ impl PagedMap {
         for _ in 0..2 * self.slots.len() {
             let at = self.hand;
             self.hand = (at + 1) % self.slots.len();
-            let pinned = self.is_changed(at) || self.is_frozen(at);
-            if !pinned && !std::mem::take(&mut self.slots[at].used) {
+            if !self.must_stay(at) && !std::mem::take(&mut self.slots[at].used) {
                 return Some(at);
             }
         }
         None
+    }
+
+    /// Whether the page in a slot cannot be evicted.
+    fn must_stay(&self, slot: usize) -> bool {
+        self.is_changed(slot) || self.is_frozen(slot) || self.slots[slot].pins > 0
+    }
+
+    /// Keeps a page in memory until [`PagedMap::unpin`], if it is there; whether it is.
+    pub fn pin(&mut self, page: u32) -> bool {
+        let slot = self.slot(page);
+        slot.into_iter().for_each(|slot| self.slots[slot].pins += 1);
+        slot.is_some()
+    }
+
+    /// Ends a [`PagedMap::pin`].
+    pub fn unpin(&mut self, page: u32) {
+        let slot = self.slots_by_page[page as usize] as usize;
+        assert!(slot > 0 && self.slots[slot - 1].pins > 0, "page {page} of the map was not kept in memory");
+        self.slots[slot - 1].pins -= 1;
     }
 
     /// Marks a page in memory as changed, so that the next checkpoint writes it to a new place.

@@ -26,6 +26,7 @@ mod recover;
 mod request;
 mod scan;
 mod shards;
+mod snapshot;
 mod space;
 mod status;
 mod stored;
@@ -43,6 +44,7 @@ pub use self::{
     piece::{Codec, CompressionJob, CompressionWorkers, Level, PendingJob, PieceEncoder},
     pool::{NewVolume, Opened, Pool, open},
     shards::VolumePlan,
+    snapshot::NewSnapshot,
     space::pages_in,
     status::{VolumeStatus, WrittenBlocks},
     stored::StoredBlocks,

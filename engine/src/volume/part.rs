@@ -12,11 +12,13 @@ use crate::{
     format::name::wrong_with_name,
     runtime::{Exclusive, Gate, Runtime, give_way},
     volume::{
+        address::Unit,
         error::{NoVolume, PoolError, VolumeError},
-        pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeRecord},
-        request::WriteTerms,
+        piece::Codec,
+        pool_table::{ExtentOwner, ExtentTable, INDEX_BITS, PoolLayout, VolumeOrigin, VolumeRecord},
+        request::{MapChange, WriteTerms},
         stored::StoredBlocks,
-        thin::ThinSpace,
+        thin::{ThinSpace, View},
     },
     zone::MOST_BLOCKS,
 };
@@ -28,10 +30,13 @@ use std::{
 };
 
 /// Blocks of the table are durable when they change, and volumes can be removed from a full pool.
-const OF_TABLE: WriteTerms = WriteTerms { fua: true, encoding: None, uses_reserve: true };
+const OF_TABLE: WriteTerms = WriteTerms { fua: true, encoding: None, uses_reserve: true, keep: None };
 
 /// Most extents of a volume: a table of 64 MiB in memory. Default extents of these are more than 1 PiB.
-const MOST_EXTENTS: u64 = 1 << 24;
+const MOST_EXTENTS: u64 = 1 << INDEX_BITS;
+
+/// Attempts to look at a view before snapshots pass nothing on meanwhile.
+const SOON: u32 = 3;
 
 /// A running pool.
 pub struct PoolCore {
@@ -44,22 +49,62 @@ pub struct PoolCore {
     pub volumes: RefCell<BTreeMap<u32, Rc<PoolVolume>>>,
     /// Serializes changes of the table.
     pub changes: Exclusive,
+    /// Held while blocks of an extent are passed on from a snapshot.
+    pub passing: Exclusive,
 }
 
-/// A volume, as its pool knows it.
+/// A volume, as its pool knows it: also a snapshot, or a clone.
 pub struct PoolVolume {
     pub slot: u32,
+    /// That of its record.
+    pub origin: VolumeOrigin,
     pub record: RefCell<VolumeRecord>,
     /// [`VolumeRecord::blocks`], for requests.
     pub blocks: Cell<u64>,
     /// Extent of the pool for each of its own, as far as they are known; 0 for none.
     extents: RefCell<Vec<u32>>,
+    /// Births of these extents ([`ExtentOwner::birth`]), as far as they are not 0.
+    births: RefCell<Vec<u32>>,
+    /// Its snapshots, the earliest first, with those that are being removed.
+    pub snapshots: RefCell<Vec<Rc<PoolVolume>>>,
+    /// Nothing is read from it any more: a snapshot that is being removed, or a volume whose return to the contents of a
+    /// snapshot has failed.
+    pub hidden: Cell<bool>,
     /// Requests in progress.
     requests: Cell<u64>,
     /// Opened when the last request has ended.
     idle: Gate,
-    /// Held while its data is discarded.
-    removal: Exclusive,
+    /// Number of tasks for which new requests wait.
+    quiet: Cell<u32>,
+    /// Opened when new requests need not wait any more.
+    resumed: Gate,
+    /// Held while its data is discarded, or one of its snapshots is removed or returned to.
+    pub removal: Exclusive,
+}
+
+/// New requests to volumes wait as long as this exists, and none is in progress.
+pub struct Quiet(Vec<Rc<PoolVolume>>);
+
+impl Quiet {
+    /// Lets new requests wait, and waits for those in progress. The caller must not hold [`PoolCore::changes`], for which
+    /// requests may wait.
+    pub async fn of(volumes: Vec<Rc<PoolVolume>>) -> Quiet {
+        let quiet = Quiet(volumes);
+        quiet.0.iter().for_each(|volume| volume.quiet.set(volume.quiet.get() + 1));
+        for volume in &quiet.0 {
+            volume.requests_ended().await;
+        }
+        quiet
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        for volume in &self.0 {
+            volume.quiet.set(volume.quiet.get() - 1);
+            volume.resumed.open();
+        }
+    }
 }
 
 /// Guard of a request to a volume.
@@ -74,12 +119,44 @@ impl Drop for Request<'_> {
     }
 }
 
+/// Checks a name for a volume or a snapshot.
+pub fn check_new_name(name: &str) -> Result<(), PoolError> {
+    let is_apart = name.contains('@').then_some("'@' is between the names of a volume and of its snapshot");
+    match wrong_with_name(name).or(is_apart) {
+        Some(why) => Err(PoolError::WrongName { why }),
+        None => Ok(()),
+    }
+}
+
 impl PoolVolume {
     pub fn new(slot: u32, record: VolumeRecord) -> PoolVolume {
-        let blocks = Cell::new(record.blocks);
-        let (record, extents) = (RefCell::new(record), RefCell::default());
-        let (requests, idle, removal) = (Cell::new(0), Gate::default(), Exclusive::default());
-        PoolVolume { slot, record, blocks, extents, requests, idle, removal }
+        PoolVolume {
+            slot,
+            origin: record.origin,
+            blocks: Cell::new(record.blocks),
+            record: RefCell::new(record),
+            extents: RefCell::default(),
+            births: RefCell::default(),
+            snapshots: RefCell::default(),
+            hidden: Cell::new(false),
+            requests: Cell::new(0),
+            idle: Gate::default(),
+            quiet: Cell::new(0),
+            resumed: Gate::default(),
+            removal: Exclusive::default(),
+        }
+    }
+
+    /// Waits until no request is in progress.
+    async fn requests_ended(&self) {
+        while self.requests.get() > 0 {
+            self.idle.wait().await;
+        }
+    }
+
+    /// Number of a snapshot; 0 of another volume.
+    pub fn number(&self) -> u32 {
+        if let VolumeOrigin::Snapshot { number, .. } = self.origin { number } else { 0 }
     }
 
     pub fn is_removed(&self) -> bool {
@@ -91,16 +168,30 @@ impl PoolVolume {
         self.extents.borrow().get(index as usize).copied().unwrap_or(0)
     }
 
-    pub fn set_extent(&self, index: u32, extent: u32) {
-        let (mut extents, index) = (self.extents.borrow_mut(), index as usize);
-        if extents.len() <= index {
-            extents.resize(index + 1, 0);
-        }
-        extents[index] = extent;
+    /// Number of the latest snapshot when the volume got its extent `index`.
+    pub fn birth(&self, index: u64) -> u32 {
+        self.births.borrow().get(index as usize).copied().unwrap_or(0)
+    }
+
+    /// Records an extent that the volume has, and its birth; 0 and 0 for one that it has not any more.
+    pub fn set_extent(&self, index: u32, extent: u32, birth: u32) {
+        let set = |numbers: &mut Vec<u32>, number: u32| {
+            if number > 0 && numbers.len() <= index as usize {
+                numbers.resize(index as usize + 1, 0);
+            }
+            numbers.get_mut(index as usize).into_iter().for_each(|place| *place = number);
+        };
+        set(&mut self.extents.borrow_mut(), extent);
+        set(&mut self.births.borrow_mut(), birth);
+    }
+
+    /// Largest birth of its extents.
+    pub fn latest_birth(&self) -> u32 {
+        self.births.borrow().iter().copied().max().unwrap_or(0)
     }
 
     /// The extents of the pool that it has, in ascending order, with their numbers in the volume.
-    fn sorted_extents(&self) -> Vec<(u32, u32)> {
+    pub fn sorted_extents(&self) -> Vec<(u32, u32)> {
         let extents = self.extents.borrow();
         let there = extents.iter().zip(0..).filter(|(extent, _)| **extent != 0);
         let mut sorted: Vec<(u32, u32)> = there.map(|(extent, index)| (*extent, index)).collect();
@@ -110,22 +201,40 @@ impl PoolVolume {
 }
 
 impl PoolCore {
-    /// The volume of this name.
+    /// The volume of this name, which is no snapshot.
     pub fn find(&self, name: &str) -> Result<Rc<PoolVolume>, VolumeError> {
         let volumes = self.volumes.borrow();
         let found = volumes.values().find(|volume| {
             let record = volume.record.borrow();
-            !record.is_removed && record.name == name
+            !record.is_removed && volume.number() == 0 && record.name == name
         });
         Ok(found.cloned().ok_or_else(|| PoolError::NoVolume { name: name.into() })?)
     }
 
+    /// The lowest free slots. The caller holds `changes`.
+    pub fn free_slots(&self, number: usize) -> Result<Vec<u32>, PoolError> {
+        let volumes = self.volumes.borrow();
+        let free = (0..self.layout.slots).filter(|slot| !volumes.contains_key(slot));
+        let free: Vec<u32> = free.take(number).collect();
+        if free.len() == number { Ok(free) } else { Err(PoolError::NoSlot { most: self.layout.slots }) }
+    }
+
+    /// Adds a volume with this record. The caller holds `changes`.
+    pub async fn add(&self, record: VolumeRecord) -> Result<Rc<PoolVolume>, VolumeError> {
+        self.check_name(&record.name)?;
+        self.check_size(record.blocks)?;
+        let slot = self.free_slots(1)?[0];
+        self.write_record(slot, &record).await?;
+        let volume = Rc::new(PoolVolume::new(slot, record));
+        self.volumes.borrow_mut().insert(slot, volume.clone());
+        Ok(volume)
+    }
+
     /// Checks a name for a volume. The volumes that are being removed still have theirs.
     pub fn check_name(&self, name: &str) -> Result<(), PoolError> {
-        if let Some(why) = wrong_with_name(name) {
-            return Err(PoolError::WrongName { why });
-        }
-        let is_taken = self.volumes.borrow().values().any(|volume| volume.record.borrow().name == name);
+        check_new_name(name)?;
+        let has = |volume: &Rc<PoolVolume>| volume.number() == 0 && volume.record.borrow().name == name;
+        let is_taken = self.volumes.borrow().values().any(has);
         if is_taken { Err(PoolError::NameTaken { name: name.into() }) } else { Ok(()) }
     }
 
@@ -163,13 +272,23 @@ impl PoolCore {
         assert!(volume.is_removed(), "the volume in slot {} loses its data", volume.slot);
         let _removing = volume.removal.take().await;
         // Requests in progress may have to change the table.
-        while volume.requests.get() > 0 {
-            volume.idle.wait().await;
-        }
-        let is_it = |there: &Rc<PoolVolume>| Rc::ptr_eq(there, volume);
-        if !self.volumes.borrow().get(&volume.slot).is_some_and(is_it) {
+        volume.requests_ended().await;
+        if !self.is_there(volume) {
             return Ok(());
         }
+        self.free_volume(volume).await
+    }
+
+    /// Whether a volume still has its slot.
+    pub fn is_there(&self, volume: &Rc<PoolVolume>) -> bool {
+        self.volumes.borrow().get(&volume.slot).is_some_and(|there| Rc::ptr_eq(there, volume))
+    }
+
+    /// Discards the data of a volume that is not used any more, frees its extents, and its slot.
+    ///
+    /// # Errors
+    /// The first one of the device; the volume keeps the extents that could not be discarded.
+    pub async fn free_volume(&self, volume: &PoolVolume) -> Result<(), VolumeError> {
         let mut result = Ok(());
         let extents = volume.sorted_extents();
         let owner_block = |(extent, _): &(u32, u32)| self.layout.owner_block(*extent);
@@ -205,7 +324,7 @@ impl PoolCore {
         }
         for (extent, index) in &discarded {
             self.table.borrow_mut().release(*extent);
-            volume.set_extent(*index, 0);
+            volume.set_extent(*index, 0, 0);
         }
         Ok(result?)
     }
@@ -222,7 +341,7 @@ impl PoolCore {
     }
 
     /// Gives a volume an extent of the pool for its extent `index`, and returns that.
-    async fn claim(&self, volume: &PoolVolume, index: u64) -> Result<u32, DeviceError> {
+    pub async fn claim(&self, volume: &PoolVolume, index: u64) -> Result<u32, DeviceError> {
         let _changing = self.changes.take().await;
         if volume.is_removed() {
             return Err(DeviceError::Gone);
@@ -238,10 +357,11 @@ impl PoolCore {
             return Err(Status::CapacityExceeded.into());
         };
         self.empty(extent).await?;
-        let owner = ExtentOwner::new(volume.slot, index as u32);
+        let birth = volume.snapshots.borrow().last().map_or(0, |latest| latest.number());
+        let owner = ExtentOwner::new(volume.slot, index as u32, birth);
         self.write_owners(self.layout.owner_block(extent), |of| (of == extent).then_some(owner)).await?;
         self.table.borrow_mut().take(extent, owner);
-        volume.set_extent(owner.index, extent);
+        volume.set_extent(owner.index(), extent, birth);
         Ok(extent)
     }
 
@@ -260,10 +380,20 @@ impl PoolCore {
 
 /// A part of a request, in one extent: the blocks of the request, the number of the extent in the volume, and the first
 /// block in it.
+#[derive(Clone)]
 struct ExtentPart {
     blocks: Range<u64>,
     index: u64,
     at: u64,
+}
+
+/// A request that concerns one extent of the pool alone.
+pub struct PlainRequest<'v> {
+    _request: Request<'v>,
+    /// Its first block in the pool.
+    pub place: u64,
+    /// Compression of the volume.
+    pub encoding: Option<(Codec, Unit)>,
 }
 
 /// A volume and its pool.
@@ -303,6 +433,7 @@ impl VolumeOfPool {
 
     /// Changes settings in the record; durable at the return.
     pub async fn set(&self, change: impl FnOnce(&mut VolumeRecord) + 'static) -> Result<(), DeviceError> {
+        self.check_writable()?;
         let of_pool = self.clone();
         let changed = async move {
             let VolumeOfPool { pool, volume } = of_pool;
@@ -321,21 +452,50 @@ impl VolumeOfPool {
             return Err(VolumeError::Shrinks { have });
         }
         self.pool.check_size(blocks)?;
+        if self.volume.number() > 0 {
+            return Err(PoolError::IsSnapshot.into());
+        }
         Ok(self.set(move |record| record.blocks = record.blocks.max(blocks)).await?)
+    }
+
+    /// Begins a request that concerns one extent of the pool alone, without waiting. `None` for other requests, also for
+    /// those that fail.
+    pub fn begin_plain(&self, at: u64, data: &Buf) -> Option<PlainRequest<'_>> {
+        let VolumeOfPool { pool, volume } = self;
+        let (size, blocks) = (pool.layout.extent_blocks as u64, data.blocks());
+        let index = at / size;
+        let from = at - index * size;
+        let fits = data.len().is_multiple_of(BLOCK) && blocks > 0 && from + blocks <= size;
+        let is_plain = volume.origin == VolumeOrigin::Empty && volume.snapshots.borrow().is_empty();
+        let is_inside = || at.checked_add(blocks).is_some_and(|end| end <= volume.blocks.get());
+        if !fits || !is_plain || !is_inside() || volume.quiet.get() > 0 {
+            return None;
+        }
+        let extent = volume.extent(index);
+        let record = volume.record.borrow();
+        if extent == 0 || record.is_removed || volume.hidden.get() {
+            return None;
+        }
+        let encoding = record.codec.map(|codec| (codec, record.unit));
+        volume.requests.set(volume.requests.get() + 1);
+        Some(PlainRequest { _request: Request(volume), place: pool.layout.start(extent) + from, encoding })
     }
 
     /// Begins a request for blocks of the volume.
     ///
     /// # Errors
     /// Invalid Field without blocks, LBA Out of Range beyond the end; Gone if the volume is removed.
-    fn begin(&self, at: u64, blocks: u64) -> Result<Request<'_>, DeviceError> {
+    async fn begin(&self, at: u64, blocks: u64) -> Result<Request<'_>, DeviceError> {
+        while self.volume.quiet.get() > 0 {
+            self.volume.resumed.wait().await;
+        }
         if blocks == 0 {
             return Err(Status::InvalidField.into());
         }
         if at.checked_add(blocks).is_none_or(|end| end > self.blocks()) {
             return Err(Status::LbaOutOfRange.into());
         }
-        if self.volume.is_removed() {
+        if self.volume.is_removed() || self.volume.hidden.get() {
             return Err(DeviceError::Gone);
         }
         self.volume.requests.set(self.volume.requests.get() + 1);
@@ -343,9 +503,9 @@ impl VolumeOfPool {
     }
 
     /// As [`VolumeOfPool::begin`], for the blocks of a buffer; also their number.
-    fn begin_with(&self, at: u64, data: &Buf) -> Result<(Request<'_>, u64), DeviceError> {
+    async fn begin_with(&self, at: u64, data: &Buf) -> Result<(Request<'_>, u64), DeviceError> {
         match data.len().is_multiple_of(BLOCK) {
-            true => Ok((self.begin(at, data.blocks())?, data.blocks())),
+            true => Ok((self.begin(at, data.blocks()).await?, data.blocks())),
             false => Err(Status::InvalidField.into()),
         }
     }
@@ -374,46 +534,88 @@ impl VolumeOfPool {
         (extent != 0).then(|| self.pool.layout.start(extent) + part.at)
     }
 
+    /// The blocks of the pool from which a part is read; none if it reads as zeros.
+    fn view(&self, part: &ExtentPart) -> View {
+        let mut view = View::default();
+        self.pool.view(&self.volume, part.index, part.at, &mut view);
+        view
+    }
+
     /// As [`super::Volume::read`].
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
-        let (_request, blocks) = self.begin_with(at, &data)?;
-        if let Some(part) = self.parts(at, blocks).next().filter(|part| part.blocks.end == blocks)
-            && let Some(place) = self.place(&part)
-        {
-            return self.space().read(place, data).await;
-        }
+        let (_request, blocks) = self.begin_with(at, &data).await?;
         let mut data = data.into_mut();
         for part in self.parts(at, blocks) {
             let count = (part.blocks.end - part.blocks.start) as usize;
             let bytes = &mut data[part.blocks.start as usize * BLOCK..][..count * BLOCK];
-            match self.place(&part) {
-                None => bytes.fill(0),
-                Some(place) => {
-                    bytes.copy_from_slice(&self.space().read(place, Buf::zeroed(count * BLOCK)).await?);
+            self.steady(&part, async |view| match view.layers.is_empty() {
+                true => {
+                    bytes.fill(0);
+                    Ok(())
                 }
-            }
+                false => self.space().read_view(view, bytes).await,
+            })
+            .await?;
         }
         Ok(data.freeze())
     }
 
+    /// Looks at the view of a part until that, and what its layers have, does not change meanwhile: a snapshot may get the
+    /// extent, and blocks with it, or pass blocks on.
+    ///
+    /// # Errors
+    /// Those of `look`; Gone if the volume is removed.
+    async fn steady<T>(
+        &self,
+        part: &ExtentPart,
+        mut look: impl AsyncFnMut(&View) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let mut view = self.view(part);
+        for attempt in 0.. {
+            // Nothing is passed on during later attempts, unless by writes, each of which does so once.
+            let _still = match attempt {
+                0..SOON => None,
+                _ => Some(self.pool.passing.take().await),
+            };
+            let passed_on = self.space().passed_on();
+            let found = look(&view).await?;
+            let now = self.view(part);
+            if now == view && self.space().passed_on() == passed_on {
+                return if self.volume.is_removed() { Err(DeviceError::Gone) } else { Ok(found) };
+            }
+            view = now;
+        }
+        Err(Status::InternalError.into())
+    }
+
+    /// Refuses to change a snapshot.
+    fn check_writable(&self) -> Result<(), DeviceError> {
+        match self.volume.number() {
+            0 => Ok(()),
+            _ => Err(Status::NamespaceIsWriteProtected.into()),
+        }
+    }
+
+    /// First block in the pool of a part of a volume that gets the extent if it has not got it yet.
+    async fn claimed_place(&self, part: &ExtentPart) -> Result<u64, DeviceError> {
+        if let Some(place) = self.place(part) {
+            return Ok(place);
+        }
+        let (VolumeOfPool { pool, volume }, index) = (self.clone(), part.index);
+        let claimed = async move { pool.claim(&volume, index).await };
+        let extent = self.pool.runtime.run_whole(claimed).await?;
+        Ok(self.pool.layout.start(extent) + part.at)
+    }
+
     /// As [`super::Volume::write`].
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        let (_request, blocks) = self.begin_with(at, data)?;
+        self.check_writable()?;
+        let (_request, blocks) = self.begin_with(at, data).await?;
         let encoding = self.with_record(|record| record.codec.map(|codec| (codec, record.unit)));
-        let terms = WriteTerms { fua, encoding, uses_reserve: false };
         for part in self.parts(at, blocks) {
-            let place = match self.place(&part) {
-                Some(place) => place,
-                None => {
-                    let VolumeOfPool { pool, volume } = self.clone();
-                    let claimed = async move { pool.claim(&volume, part.index).await };
-                    let extent = self.pool.runtime.run_whole(claimed).await?;
-                    self.pool.layout.start(extent) + part.at
-                }
-            };
-            if part.blocks == (0..blocks) {
-                return self.space().write(place, data, terms).await;
-            }
+            let place = self.claimed_place(&part).await?;
+            let keep = self.pool.keep(&self.volume, part.index).await?;
+            let terms = WriteTerms { fua, encoding, uses_reserve: false, keep };
             self.space().write(place, &data.slice_blocks(part.blocks), terms).await?;
         }
         Ok(())
@@ -421,10 +623,19 @@ impl VolumeOfPool {
 
     /// As [`super::Volume::discard`].
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
-        let _request = self.begin(at, blocks)?;
+        self.check_writable()?;
+        let _request = self.begin(at, blocks).await?;
         for part in self.parts(at, blocks) {
-            if let Some(place) = self.place(&part) {
-                self.space().discard(place, part.blocks.end - part.blocks.start).await?;
+            let (count, mut below) = (part.blocks.end - part.blocks.start, View::default());
+            self.pool.view_below(&self.volume, part.index, part.at, &mut below);
+            if !below.layers.is_empty() {
+                let place = self.claimed_place(&part).await?;
+                self.space().change(place, count, MapChange::Hole).await?;
+            } else if let Some(place) = self.place(&part) {
+                match self.pool.keep(&self.volume, part.index).await? {
+                    None => self.space().discard(place, count).await?,
+                    keep => self.space().change(place, count, MapChange::Discard(keep)).await?,
+                }
             }
             give_way().await;
         }
@@ -433,19 +644,21 @@ impl VolumeOfPool {
 
     /// As [`super::Volume::extent`].
     pub async fn extent(&self, at: u64, most: u64) -> Result<(bool, u64), DeviceError> {
-        let _request = self.begin(at, most)?;
+        let _request = self.begin(at, most).await?;
         let mut first = None;
         for part in self.parts(at, most) {
-            let count = part.blocks.end - part.blocks.start;
-            let (is_mapped, alike) = match self.place(&part) {
-                None => (false, count),
-                Some(place) => self.space().extent(place, count).await?,
-            };
-            if *first.get_or_insert(is_mapped) != is_mapped {
-                return Ok((!is_mapped, part.blocks.start));
-            }
-            if alike < count {
-                return Ok((is_mapped, part.blocks.start + alike));
+            let (count, mut done) = (part.blocks.end - part.blocks.start, 0);
+            while done < count {
+                let rest = ExtentPart { at: part.at + done, ..part.clone() };
+                let asked = self.steady(&rest, async |view| match view.layers.is_empty() {
+                    true => Ok((false, count - done)),
+                    false => self.space().extent_of_view(view, count - done).await,
+                });
+                let (is_mapped, alike) = asked.await?;
+                if *first.get_or_insert(is_mapped) != is_mapped {
+                    return Ok((!is_mapped, part.blocks.start + done));
+                }
+                done += alike;
             }
             give_way().await;
         }
@@ -458,7 +671,7 @@ impl VolumeOfPool {
         let of_table = stored.blocks.range(..layout.start(layout.reserved)).next().is_some();
         let own = stored.blocks.iter().filter_map(|block| {
             let (owner, start) = table.owner_of(*block);
-            let own = owner.index as u64 * layout.extent_blocks as u64 + (block - start);
+            let own = owner.index() as u64 * layout.extent_blocks as u64 + (block - start);
             (owner.slot() == Some(self.volume.slot)).then_some(own)
         });
         let blocks = own.filter(|block| *block < self.blocks()).collect();

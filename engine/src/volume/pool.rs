@@ -10,10 +10,11 @@ use crate::{
         format::{PoolShape, SectorSize},
         handle::Volume,
         options::{VolumeCreateOptions, VolumeOptions},
-        part::{PoolCore, PoolVolume, VolumeOfPool},
+        part::{PoolCore, PoolVolume, VolumeOfPool, check_new_name},
         piece::Codec,
-        pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeRecord},
+        pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeOrigin, VolumeRecord},
         shards::{VolumePlan, most_blocks},
+        snapshot::{NewSnapshot, names},
         thin::ThinSpace,
     },
 };
@@ -100,8 +101,11 @@ impl Pool {
             table: table.into(),
             volumes: volumes.into(),
             changes: Exclusive::default(),
+            passing: Exclusive::default(),
         };
+        let core = Rc::new(core);
         read_records(&core).await?;
+        core.link()?;
         let astray = read_owners(&core).await?;
         if !astray.is_empty() {
             match give_up {
@@ -110,7 +114,15 @@ impl Pool {
             }
         }
         core.table.borrow_mut().find_free();
-        Ok(Pool { core: Rc::new(core), space: Volume::whole(space) })
+        let returning: Vec<Rc<PoolVolume>> = core.volumes.borrow().values().cloned().collect();
+        for volume in returning {
+            match core.finish_return(&volume).await {
+                // The other volumes can be used.
+                Err(VolumeError::Device(DeviceError::Status(_))) => {}
+                finished => finished?,
+            }
+        }
+        Ok(Pool { core, space: Volume::whole(space) })
     }
 
     /// All blocks of the pool, as one volume: for the status of the pool, and to stop it. They cannot be changed.
@@ -118,19 +130,117 @@ impl Pool {
         &self.space
     }
 
-    /// The volumes, by slot, without those that are being removed.
+    /// The volumes, by slot, without snapshots and those that are being removed.
     pub fn volumes(&self) -> Vec<Volume> {
         let volumes = self.core.volumes.borrow();
-        let there = volumes.values().filter(|volume| !volume.is_removed());
+        let there = volumes.values().filter(|volume| !volume.is_removed() && volume.number() == 0);
         there.map(|volume| self.volume(volume)).collect()
     }
 
-    /// The volume of this name.
+    /// The snapshots of a volume, the earliest first, without those that are being removed.
+    ///
+    /// # Errors
+    /// When there is no such volume.
+    pub fn snapshots(&self, volume: &str) -> Result<Vec<Volume>, VolumeError> {
+        let head = self.core.find(volume)?;
+        let snapshots = head.snapshots.borrow();
+        let there = snapshots.iter().filter(|snapshot| !snapshot.is_removed());
+        Ok(there.map(|snapshot| self.volume(snapshot)).collect())
+    }
+
+    /// The volume of this name, or the snapshot `VOLUME@SNAPSHOT`.
     ///
     /// # Errors
     /// When there is none.
     pub fn find(&self, name: &str) -> Result<Volume, VolumeError> {
-        Ok(self.volume(&self.core.find(name)?))
+        match (self.core.find(name), name.rsplit_once('@')) {
+            (Err(_), Some((volume, snapshot))) => Ok(self.volume(&self.find_snapshot(volume, snapshot)?)),
+            (found, _) => Ok(self.volume(&found?)),
+        }
+    }
+
+    fn find_snapshot(&self, volume: &str, name: &str) -> Result<Rc<PoolVolume>, VolumeError> {
+        self.core.find_snapshot(&*self.core.find(volume)?, name)
+    }
+
+    /// Makes snapshots of volumes, all of the same moment: the writes that have completed before are in them, and those
+    /// that begin later are not. They are durable at the return. Takes no longer for large volumes.
+    ///
+    /// # Errors
+    /// When a volume does not exist, is a clone, or is named twice, or a name is taken or invalid; when the pool has no slot
+    /// or no room left, several shards, or very large zones; those of the device. Then some of the snapshots may be there
+    /// if the pool became full.
+    pub async fn snapshot(&self, new: Vec<NewSnapshot>) -> Result<Vec<Volume>, VolumeError> {
+        new.iter().try_for_each(|NewSnapshot { name, .. }| check_new_name(name))?;
+        let core = self.core.clone();
+        let made = async move { core.snapshot(new).await };
+        let snapshots = self.core.runtime.run_whole(made).await?;
+        Ok(snapshots.iter().map(|snapshot| self.volume(snapshot)).collect())
+    }
+
+    /// Removes a snapshot. Its space is freed without reading data.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a volume is a clone of it; those of the device. If the snapshot is not found any
+    /// more then, [`Pool::finish_removals`] continues.
+    pub async fn remove_snapshot(&self, volume: &str, name: &str) -> Result<(), VolumeError> {
+        let (core, head, name) = (self.core.clone(), self.core.find(volume)?, name.to_string());
+        let removed = async move { core.remove_snapshot(&head, &name).await };
+        self.core.runtime.run_whole(removed).await
+    }
+
+    /// Gives a volume the contents of its latest snapshot; its requests wait meanwhile. Its size stays.
+    ///
+    /// # Errors
+    /// When there is no such snapshot, or a later one; those of the device, after which the next start continues.
+    pub async fn roll_back(&self, volume: &str, name: &str) -> Result<(), VolumeError> {
+        let (core, head, name) = (self.core.clone(), self.core.find(volume)?, name.to_string());
+        let returned = async move { core.roll_back(&head, &name).await };
+        self.core.runtime.run_whole(returned).await
+    }
+
+    /// The blocks of a volume that may differ between a snapshot and a later one, or now.
+    ///
+    /// # Errors
+    /// When there is no such volume or snapshot, or the second one is not later; those of the device.
+    pub async fn changed(
+        &self,
+        volume: &str,
+        from: &str,
+        to: Option<&str>,
+    ) -> Result<Vec<Range<u64>>, VolumeError> {
+        let (head, from) = (self.core.find(volume)?, self.find_snapshot(volume, from)?);
+        let _removing = head.removal.take().await;
+        let to = to.map(|to| self.find_snapshot(volume, to)).transpose()?;
+        if to.as_ref().is_some_and(|to| to.number() <= from.number()) {
+            return Err(PoolError::NotLater.into());
+        }
+        self.core.changed(&head, &from, to.as_deref()).await
+    }
+
+    /// Adds a clone of a snapshot: a volume with its contents, which takes no room before it is written. Its size is that
+    /// of the snapshot.
+    ///
+    /// # Errors
+    /// As [`Pool::add`]; when there is no such snapshot.
+    pub async fn clone_of(
+        &self,
+        (volume, snapshot): (&str, &str),
+        name: &str,
+        uuid: [u8; 16],
+    ) -> Result<Volume, VolumeError> {
+        let snapshot = self.find_snapshot(volume, snapshot)?;
+        let (core, name) = (self.core.clone(), name.to_string());
+        let added = async move {
+            let _changing = core.changes.take().await;
+            if snapshot.is_removed() {
+                return Err(PoolError::NoSnapshot { name: core.full_name(&snapshot) }.into());
+            }
+            let origin = VolumeOrigin::Clone { slot: snapshot.slot };
+            let record = snapshot.record.borrow().clone();
+            core.add(VolumeRecord { name, uuid, origin, ..record }).await
+        };
+        Ok(self.volume(&self.core.runtime.run_whole(added).await?))
     }
 
     fn volume(&self, volume: &Rc<PoolVolume>) -> Volume {
@@ -147,20 +257,21 @@ impl Pool {
         let added = async move {
             let NewVolume { name, uuid, blocks, sector, codec, unit } = new;
             let _changing = pool.changes.take().await;
-            pool.check_name(&name)?;
-            pool.check_size(blocks)?;
-            let slot = {
-                let volumes = pool.volumes.borrow();
-                let free = (0..pool.layout.slots).find(|slot| !volumes.contains_key(slot));
-                free.ok_or(PoolError::NoSlot { most: pool.layout.slots })?
-            };
             let unit = unit.min(pool.space.largest_unit());
-            let record =
-                VolumeRecord { name, uuid, blocks, sector, codec, unit, queue_seconds: 0, is_removed: false };
-            pool.write_record(slot, &record).await?;
-            let volume = Rc::new(PoolVolume::new(slot, record));
-            pool.volumes.borrow_mut().insert(slot, volume.clone());
-            Ok::<_, VolumeError>(volume)
+            let (origin, queue_seconds) = (VolumeOrigin::Empty, 0);
+            let record = VolumeRecord {
+                name,
+                uuid,
+                blocks,
+                sector,
+                codec,
+                unit,
+                queue_seconds,
+                is_removed: false,
+                origin,
+                returns_to: None,
+            };
+            pool.add(record).await
         };
         let volume = self.core.runtime.run_whole(added).await?;
         Ok(self.volume(&volume))
@@ -185,14 +296,23 @@ impl Pool {
     /// Removes a volume with its data. Its requests in progress are awaited, and later ones fail.
     ///
     /// # Errors
-    /// When there is no such volume; those of the device. If the volume is not found any more then,
+    /// When there is no such volume, or it has snapshots; those of the device. If the volume is not found any more then,
     /// [`Pool::finish_removals`] continues.
     pub async fn remove(&self, name: &str) -> Result<(), VolumeError> {
         let (pool, name) = (self.core.clone(), name.to_string());
         let removed = async move {
+            {
+                let volume = pool.find(&name)?;
+                let _removing = volume.removal.take().await;
+                pool.finish_snapshot_removals(&volume).await?;
+            }
             let volume = {
                 let _changing = pool.changes.take().await;
                 let volume = pool.find(&name)?;
+                let snapshots = volume.snapshots.borrow().clone();
+                if !snapshots.is_empty() {
+                    return Err(PoolError::HasSnapshots { names: names(&snapshots) }.into());
+                }
                 let record = VolumeRecord { is_removed: true, ..volume.record.borrow().clone() };
                 pool.change_record(&volume, record).await?;
                 volume
@@ -209,11 +329,15 @@ impl Pool {
     pub async fn finish_removals(&self) -> Result<(), VolumeError> {
         let pool = self.core.clone();
         let finished = async move {
-            let removed: Vec<Rc<PoolVolume>> =
-                pool.volumes.borrow().values().filter(|volume| volume.is_removed()).cloned().collect();
+            let volumes: Vec<Rc<PoolVolume>> = pool.volumes.borrow().values().cloned().collect();
             let mut result = Ok(());
-            for volume in removed {
-                result = result.and(pool.finish_removal(&volume).await);
+            for volume in volumes {
+                if !volume.snapshots.borrow().is_empty() {
+                    let _removing = volume.removal.take().await;
+                    result = result.and(pool.finish_snapshot_removals(&volume).await);
+                } else if volume.is_removed() && volume.number() == 0 {
+                    result = result.and(pool.finish_removal(&volume).await);
+                }
             }
             result
         };
@@ -243,7 +367,11 @@ impl Pool {
                 }
             };
             let volume = pool.volumes.borrow().get(&slot).cloned().ok_or("an extent without a volume")?;
-            let first = owner.index as u64 * layout.extent_blocks as u64;
+            if volume.number() > 0 {
+                // What the volume had beyond the end of the snapshot, when it had grown.
+                continue;
+            }
+            let first = owner.index() as u64 * layout.extent_blocks as u64;
             let end = (volume.blocks.get() - first).min(layout.extent_blocks.into());
             let beyond = count_mapped(&pool.space, blocks.start + end..blocks.end).await?;
             if beyond > 0 {
@@ -262,7 +390,8 @@ async fn read_records(core: &PoolCore) -> Result<(), VolumeError> {
         let mut record = read_table(&core.space, slot, decode).await?;
         core.check_size(record.blocks).map_err(|_| VolumeError::Absurd)?;
         record.unit = record.unit.min(largest);
-        if !names.insert(record.name.clone()) {
+        let is_snapshot = matches!(record.origin, VolumeOrigin::Snapshot { .. });
+        if !is_snapshot && !names.insert(record.name.clone()) {
             return Err(VolumeError::Absurd);
         }
         core.volumes.borrow_mut().insert(slot as u32, Rc::new(PoolVolume::new(slot as u32, record)));
@@ -283,11 +412,11 @@ async fn read_owners(core: &PoolCore) -> Result<Vec<u32>, VolumeError> {
     for (extent, owner) in core.table.borrow().owners() {
         let Some(slot) = owner.slot() else { continue };
         let is_inside = |volume: &&Rc<PoolVolume>| {
-            (owner.index as u64) < layout.extents_of(volume.blocks.get())
-                && volume.extent(owner.index as u64) == 0
+            (owner.index() as u64) < layout.extents_of(volume.blocks.get())
+                && volume.extent(owner.index() as u64) == 0
         };
         match volumes.get(&slot).filter(is_inside) {
-            Some(volume) => volume.set_extent(owner.index, extent),
+            Some(volume) => volume.set_extent(owner.index(), extent, owner.birth()),
             None => astray.push(extent),
         }
     }

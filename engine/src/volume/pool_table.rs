@@ -49,6 +49,13 @@ const MOST_EXTENTS: u64 = 1 << 20;
 /// Extents consist of whole units of compression.
 const ALIGNMENT: u32 = 16;
 
+/// Bits of a slot, from 1, in an owner.
+const SLOT_BITS: u32 = 16;
+/// Bits of the number of an extent in an owner.
+pub const INDEX_BITS: u32 = 24;
+/// Largest number of a snapshot of a volume.
+pub const MOST_SNAPSHOTS: u32 = (1 << 24) - 1;
+
 impl PoolShape {
     /// The shape of a pool of `blocks` blocks. The extents consist of whole pages of the map.
     pub fn of(blocks: u64) -> PoolShape {
@@ -112,10 +119,10 @@ impl PoolLayout {
         let mut from = Decoder(unsealed(bytes, (mark, OWNERS, index))?);
         let mut owners = Vec::new();
         for extent in self.extents_in(block) {
-            let owner = ExtentOwner { slot: from.u32().ok()?, index: from.u32().ok()? };
-            let can_be = match owner.slot {
-                0 => owner == ExtentOwner::FREE,
-                slot => extent >= self.reserved && slot <= self.slots,
+            let owner = ExtentOwner([from.u32().ok()?, from.u32().ok()?]);
+            let can_be = match owner.slot() {
+                None => owner == ExtentOwner::FREE,
+                Some(slot) => extent >= self.reserved && slot < self.slots,
             };
             owners.push(owner);
             can_be.then_some(())?;
@@ -127,6 +134,28 @@ impl PoolLayout {
     fn extents_in(&self, block: u64) -> Range<u32> {
         let first = (block - self.owner_blocks().start) as u32 * OWNERS_IN_BLOCK;
         first..self.extents.min(first.saturating_add(OWNERS_IN_BLOCK))
+    }
+}
+
+/// What the blocks of a volume of a pool are at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VolumeOrigin {
+    /// Zeros.
+    #[default]
+    Empty,
+    /// A snapshot: those that the volume in this slot had. Snapshots of one volume are ordered by their number, from 1.
+    Snapshot { slot: u32, number: u32 },
+    /// A clone: those of the snapshot in this slot.
+    Clone { slot: u32 },
+}
+
+impl VolumeOrigin {
+    /// The slot that it refers to.
+    pub fn slot(self) -> Option<u32> {
+        match self {
+            VolumeOrigin::Empty => None,
+            VolumeOrigin::Snapshot { slot, .. } | VolumeOrigin::Clone { slot } => Some(slot),
+        }
     }
 }
 
@@ -146,17 +175,27 @@ pub struct VolumeRecord {
     pub queue_seconds: u8,
     /// The volume is being removed: it is not used any more, and its extents are discarded.
     pub is_removed: bool,
+    pub origin: VolumeOrigin,
+    /// The slot of the snapshot whose contents the volume is getting back.
+    pub returns_to: Option<u32>,
 }
 
 impl VolumeRecord {
     /// The block of a slot of the pool with this mark.
     pub fn encode(&self, mark: u64, slot: u32) -> Buf {
-        let VolumeRecord { name, uuid, blocks, sector, codec, unit, queue_seconds, is_removed } = self;
+        let VolumeRecord { name, uuid, blocks, sector, codec, unit, queue_seconds, is_removed, .. } = self;
         let mut out = Encoder::default();
         let [codec, level] = Codec::in_root(*codec);
         out.bytes(uuid).u64(*blocks).u32(*sector as u32);
         out.bytes(&[codec, level, unit.number(), *queue_seconds, *is_removed as u8, name.len() as u8]);
         out.bytes(name.as_bytes());
+        let (kind, number) = match self.origin {
+            VolumeOrigin::Empty => (0, 0),
+            VolumeOrigin::Snapshot { number, .. } => (1, number),
+            VolumeOrigin::Clone { .. } => (2, 0),
+        };
+        out.u32(kind).u32(number).u32(self.origin.slot().unwrap_or(0));
+        out.u32(self.returns_to.map_or(0, |slot| slot + 1));
         sealed(&out.0, (mark, RECORD, slot))
     }
 
@@ -166,7 +205,16 @@ impl VolumeRecord {
         let (uuid, blocks) = (from.array().ok()?, from.u64().ok()?);
         let sector = SectorSize::from_bytes(from.u32().ok()?)?;
         let [codec, level, unit, queue_seconds, is_removed, length] = from.array().ok()?;
-        let name = from.0.get(..length as usize)?;
+        let (name, rest) = from.0.split_at_checked(length as usize)?;
+        let mut from = Decoder(rest);
+        // Zeros in records that were written before there were snapshots.
+        let (kind, number, of_slot) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
+        let origin = match kind {
+            0 if number == 0 && of_slot == 0 => VolumeOrigin::Empty,
+            1 if (1..=MOST_SNAPSHOTS).contains(&number) => VolumeOrigin::Snapshot { slot: of_slot, number },
+            2 if number == 0 => VolumeOrigin::Clone { slot: of_slot },
+            _ => return None,
+        };
         let record = VolumeRecord {
             name: String::from_utf8(name.to_vec()).ok().filter(|name| wrong_with_name(name).is_none())?,
             uuid,
@@ -176,31 +224,45 @@ impl VolumeRecord {
             unit: Unit::of_number(unit)?,
             queue_seconds,
             is_removed: is_removed == 1,
+            origin,
+            returns_to: from.u32().ok()?.checked_sub(1),
         };
         ((1..=MOST_BLOCKS).contains(&blocks) && is_removed <= 1).then_some(record)
     }
 }
 
-/// The volume that has an extent.
+/// The volume that has an extent, as it is stored: in the lower 16 bits of the first number the slot of the volume, from
+/// 1, or 0 if the extent is free; in the lower 24 bits of the second one the number of the extent in the volume; and in
+/// the other bits of both its birth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExtentOwner {
-    /// Slot of the volume, from 1; 0 if the extent is free.
-    slot: u32,
-    /// Number of the extent in the volume.
-    pub index: u32,
-}
+pub struct ExtentOwner([u32; 2]);
 
 impl ExtentOwner {
-    pub const FREE: ExtentOwner = ExtentOwner { slot: 0, index: 0 };
+    pub const FREE: ExtentOwner = ExtentOwner([0, 0]);
 
-    /// The volume in `slot`, with this extent as its extent `index`.
-    pub fn new(slot: u32, index: u32) -> ExtentOwner {
-        ExtentOwner { slot: slot + 1, index }
+    /// The volume in `slot`, with this extent as its extent `index`. `birth` is the number of the latest snapshot when
+    /// the volume got the extent, 0 for none: it and earlier ones have zeros there.
+    pub fn new(slot: u32, index: u32, birth: u32) -> ExtentOwner {
+        assert!(
+            slot < MOST_SLOTS && index < 1 << INDEX_BITS && birth <= MOST_SNAPSHOTS,
+            "the owner of an extent: slot {slot}, extent {index}, born after snapshot {birth}"
+        );
+        ExtentOwner([(slot + 1) | birth << SLOT_BITS, index | (birth >> SLOT_BITS) << INDEX_BITS])
     }
 
     /// Slot of the volume; `None` if the extent is free.
     pub fn slot(self) -> Option<u32> {
-        self.slot.checked_sub(1)
+        (self.0[0] & ((1 << SLOT_BITS) - 1)).checked_sub(1)
+    }
+
+    /// Number of the extent in the volume.
+    pub fn index(self) -> u32 {
+        self.0[1] & ((1 << INDEX_BITS) - 1)
+    }
+
+    /// Number of the latest snapshot when the volume got the extent; 0 for none.
+    pub fn birth(self) -> u32 {
+        self.0[0] >> SLOT_BITS | (self.0[1] >> INDEX_BITS) << SLOT_BITS
     }
 }
 
@@ -236,7 +298,7 @@ impl ExtentTable {
     pub fn encode(&self, mark: u64, block: u64, change: impl Fn(u32) -> Option<ExtentOwner>) -> Buf {
         let mut out = Encoder::default();
         for extent in self.layout.extents_in(block) {
-            let ExtentOwner { slot, index } = change(extent).unwrap_or(self.owners[extent as usize]);
+            let ExtentOwner([slot, index]) = change(extent).unwrap_or(self.owners[extent as usize]);
             out.u32(slot).u32(index);
         }
         sealed(&out.0, (mark, OWNERS, (block - self.layout.owner_blocks().start) as u32))
@@ -256,6 +318,16 @@ impl ExtentTable {
             "owner of extent {extent}, which is free"
         );
         self.owners[extent as usize] = owner;
+    }
+
+    /// Records that an extent has another owner.
+    pub fn give(&mut self, extent: u32, owner: ExtentOwner) {
+        let of_extent = &mut self.owners[extent as usize];
+        assert!(
+            of_extent.slot().is_some() && owner.slot().is_some(),
+            "extent {extent} is given to {owner:?}"
+        );
+        *of_extent = owner;
     }
 
     /// Records that an extent is free.
@@ -321,21 +393,44 @@ mod tests {
             unit: Unit::MOST,
             queue_seconds: 60,
             is_removed: false,
+            origin: VolumeOrigin::Empty,
+            returns_to: None,
         }
     }
 
     #[test]
-    fn volume_record_reads_back_and_rejects_other_places() {
-        for record in
-            [record("mail"), VolumeRecord { is_removed: true, codec: None, ..record(&"x".repeat(64)) }]
+    fn owner_of_extent_has_slot_index_and_birth() {
+        for (slot, index, birth) in
+            [(0, 0, 0), (MOST_SLOTS - 1, (1 << 24) - 1, MOST_SNAPSHOTS), (7, 9, 65_536), (3, 1 << 23, 1)]
         {
+            let owner = ExtentOwner::new(slot, index, birth);
+            assert_eq!((owner.slot(), owner.index(), owner.birth()), (Some(slot), index, birth));
+        }
+        assert_eq!(ExtentOwner::FREE.slot(), None);
+    }
+
+    #[test]
+    fn volume_record_reads_back_and_rejects_other_places() {
+        let snapshot = VolumeOrigin::Snapshot { slot: 0, number: MOST_SNAPSHOTS };
+        for record in [
+            record("mail"),
+            VolumeRecord { is_removed: true, codec: None, ..record(&"x".repeat(64)) },
+            VolumeRecord { origin: snapshot, ..record("monday") },
+            VolumeRecord { origin: VolumeOrigin::Clone { slot: 5 }, returns_to: Some(0), ..record("copy") },
+        ] {
             let block = record.encode(7, 3);
             assert_eq!(VolumeRecord::decode(&block, 7, 3), Some(record));
             for (mark, slot) in [(8, 3), (7, 2)] {
                 assert_eq!(VolumeRecord::decode(&block, mark, slot), None);
             }
         }
-        for wrong in [record("a/b"), record(""), VolumeRecord { blocks: 0, ..record("mail") }] {
+        let first = VolumeOrigin::Snapshot { slot: 0, number: 0 };
+        for wrong in [
+            record("a/b"),
+            record(""),
+            VolumeRecord { blocks: 0, ..record("mail") },
+            VolumeRecord { origin: first, ..record("mail") },
+        ] {
             assert_eq!(VolumeRecord::decode(&wrong.encode(7, 3), 7, 3), None, "{wrong:?}");
         }
         let mut block = record("mail").encode(7, 3).to_vec();
@@ -382,7 +477,7 @@ mod tests {
         let layout = PoolShape { extent_blocks: 16, slots: 3 }.layout(16 * 2000).unwrap();
         assert_eq!((layout.reserved, layout.owner_blocks()), (1, 3..7));
         let mut table = ExtentTable::new(layout);
-        let owner = ExtentOwner::new(2, 9);
+        let owner = ExtentOwner::new(2, 9, 4);
         let first = table.next_free().unwrap();
         let block = table.encode(7, layout.owner_block(first), |extent| (extent == first).then_some(owner));
         table.take(first, owner);
@@ -398,7 +493,7 @@ mod tests {
         assert_eq!(read.next_free(), Some(first));
         // The table itself, and a volume without a slot.
         for (extent, slot) in [(0, 0), (1, 3)] {
-            let wrong = table.encode(7, 3, |of| (of == extent).then_some(ExtentOwner::new(slot, 0)));
+            let wrong = table.encode(7, 3, |of| (of == extent).then_some(ExtentOwner::new(slot, 0, 0)));
             assert_eq!(layout.decode_owners(&wrong, 7, 3), None, "extent {extent}, slot {slot}");
         }
     }

@@ -80,6 +80,7 @@ pub async fn create(
         codec,
         unit: unit.min(plan.unit),
         queue_seconds: 0,
+        has_snapshots: false,
         other_features: 0,
         cuts: Vec::new(),
         directory: vec![0; PagedMap::directory_blocks(identity.blocks) as usize],
@@ -116,6 +117,7 @@ fn core_of(
         codec: root.codec,
         unit: root.unit,
         queue_seconds: root.queue_seconds,
+        has_snapshots: root.has_snapshots,
     };
     Ok(VolumeCore::new(device, identity, options, start))
 }
@@ -368,33 +370,45 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
         // The volume may be in a namespace while others are served.
         give_way().await;
         if index % AT_ONCE == 0 {
-            let ahead: BTreeSet<u32> =
-                found[index..].iter().take(AT_ONCE).map(|e| e.block / FANOUT as u32).collect();
+            let some = found[index..].iter().take(AT_ONCE);
+            let ahead: BTreeSet<u32> = some
+                .flat_map(|entry| [Some(entry.block), entry.kind.from()])
+                .flatten()
+                .map(|block| block / FANOUT as u32)
+                .collect();
             let pages = PagedMap::pages(blocks) as u32;
             core.fetch(ahead.into_iter().filter(|page| *page < pages), Need::Pressing).await;
         }
-        let (mut from, end) = (*block as u64, *block as u64 + kind.blocks());
-        if end > blocks {
-            return Err(VolumeError::NoSuchBlock { block: end - 1 });
+        let (first, count) = (*block as u64, kind.blocks());
+        let others = kind.from().map(u64::from);
+        let last = first.max(others.unwrap_or(0)) + count - 1;
+        if last >= blocks {
+            return Err(VolumeError::NoSuchBlock { block: last });
         }
-        while from < end {
-            let (page, page_end) = ((from / FANOUT) as u32, end.min((from / FANOUT + 1) * FANOUT));
-            let kind = match kind {
-                EntryKind::Data { .. } => *kind,
-                EntryKind::Discard(_) => EntryKind::Discard((page_end - from) as u32),
-            };
+        let mut done = 0;
+        while done < count {
+            let starts = [Some(first + done), others.map(|other| other + done)].into_iter().flatten();
+            let part = starts.clone().map(|start| FANOUT - start % FANOUT).fold(count - done, u64::min);
+            let pages = starts.clone().map(|start| (start / FANOUT) as u32);
             // After an entry of a page could not be applied, no newer one of that page is.
-            if !lost.contains(&page) {
-                match core.hold(page, Need::Pressing).await {
-                    Ok(()) => core.state.borrow_mut().apply(from, kind, *place),
+            if pages.clone().any(|page| lost.contains(&page)) {
+                lost.extend(pages);
+            } else {
+                match core.hold_all(starts, Need::Pressing).await {
+                    Ok(_pins) => {
+                        let kind = kind.part(done as u32, part as u32);
+                        core.state.borrow_mut().apply(first + done, kind, *place);
+                    }
                     Err(error @ DeviceError::Status(_)) => {
-                        seen.lost.push(VolumeError::PageUnreadable { page, error });
-                        lost.insert(page);
+                        for page in pages {
+                            seen.lost.push(VolumeError::PageUnreadable { page, error });
+                            lost.insert(page);
+                        }
                     }
                     Err(error) => return Err(error.into()),
                 }
             }
-            from = page_end;
+            done += if let EntryKind::Data { .. } = kind { count } else { part };
         }
     }
     Ok(())
@@ -449,6 +463,7 @@ mod tests {
                 codec: None,
                 unit: Unit::BLOCK,
                 queue_seconds: 0,
+                has_snapshots: false,
                 other_features: 0,
                 cuts: cuts.iter().map(cut).collect(),
                 directory: Vec::new(),

@@ -8,8 +8,8 @@ use crate::{
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
         compress::{self, WriteCount, WriteParts, part_end},
-        core::{Need, Piece, VolumeCore, VolumeState},
-        format::FANOUT,
+        core::{Distance, Keep, Lead, Need, PagePins, Piece, VolumeCore, VolumeState},
+        format::{EntryKind, FANOUT},
         gc,
         piece::{Encoding, PackedPieces},
         space::ZonePurpose,
@@ -125,10 +125,15 @@ fn check_data(core: &VolumeCore, at: u64, data: &Buf) -> Result<u64, DeviceError
     check_range(core, at, data.blocks()).map(|()| data.blocks())
 }
 
-/// Reads blocks from `at` on into `data`, which must have no other references. Unmapped blocks read as zeros.
-pub async fn read(core: &VolumeCore, at: u64, mut data: Buf) -> Result<Buf, DeviceError> {
-    let blocks = check_data(core, at, &data)?;
-    if let Some(place) = one_run(core, at, blocks) {
+/// Reads blocks into `data`, which must have no other references, from the first block of a view on: a block that is
+/// unmapped there is read from the next one of the view, and so on. Blocks that are unmapped everywhere, and holes, read
+/// as zeros. The first blocks have the same offset in their units.
+pub async fn read(core: &VolumeCore, view: &[u64], mut data: Buf) -> Result<Buf, DeviceError> {
+    let blocks = data.blocks();
+    for start in view {
+        check_data(core, *start, &data)?;
+    }
+    if let Some(place) = one_run(core, view, blocks) {
         let _reader = ZoneReader::new(core, place);
         let lba = core.state.borrow().lba(&*core.device, place);
         let done = core.device.submit(Command::read(lba, data)).await;
@@ -137,13 +142,15 @@ pub async fn read(core: &VolumeCore, at: u64, mut data: Buf) -> Result<Buf, Devi
     let (mut runs, mut from) = (Vec::new(), 0);
     let bytes = data.as_mut().ok_or(Status::InvalidField)?;
     while from < blocks {
-        let page = ((at + from) / FANOUT) as u32;
-        if !core.state.borrow().map.is_known(page) {
+        let pages = view.iter().map(|start| ((start + from) / FANOUT) as u32);
+        let are_known = |state: &VolumeState| pages.clone().all(|page| state.map.is_known(page));
+        let _pins;
+        if !are_known(&core.state.borrow()) {
             // Deadlock: the wait for a page may be one for a checkpoint, which waits for readers of zones.
             end_runs(core, &mut runs, bytes).await?;
-            core.hold(page, Need::Read).await?;
+            _pins = core.hold_all(view.iter().map(|start| start + from), Need::Read).await?;
         }
-        from += start_run(core, at, from, blocks, bytes, &mut runs)?;
+        from += start_run(core, view, from, blocks, bytes, &mut runs)?;
         give_way().await;
     }
     end_runs(core, &mut runs, bytes).await?;
@@ -178,9 +185,10 @@ async fn end_runs(core: &VolumeCore, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) 
 
 /// Fast path of reads: the place of the first block, if all blocks are uncompressed and consecutive on the device, and
 /// their pages are in memory.
-fn one_run(core: &VolumeCore, at: u64, blocks: u64) -> Option<Address> {
+fn one_run(core: &VolumeCore, view: &[u64], blocks: u64) -> Option<Address> {
+    let [at] = *view else { return None };
     let mut state = core.state.borrow_mut();
-    let first = state.map.get(at).filter(|first| *first != 0 && address::is_whole(*first))?;
+    let first = state.map.get(at).filter(|first| address::is_piece(*first) && address::is_whole(*first))?;
     let (_, offset) = state.space.locate(first);
     // Consecutive device blocks without a header between them are of one group, so if the first has landed, all have.
     let fits = offset as u64 + blocks <= core.capacity() as u64
@@ -190,11 +198,11 @@ fn one_run(core: &VolumeCore, at: u64, blocks: u64) -> Option<Address> {
 }
 
 /// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or a
-/// run on the device, for which a command is submitted. Returns the number of blocks. The page of the first one has to
+/// run on the device, for which a command is submitted. Returns the number of blocks. The pages of the first one have to
 /// be known.
 fn start_run<'c>(
     core: &'c VolumeCore,
-    at: u64,
+    view: &[u64],
     from: u64,
     blocks: u64,
     bytes: &mut [u8],
@@ -202,13 +210,20 @@ fn start_run<'c>(
 ) -> Result<u64, DeviceError> {
     let mut state = core.state.borrow_mut();
     let target = &mut bytes[from as usize * BLOCK..];
-    let first = state.map.get(at + from).unwrap_or(0);
+    let Some(at) = view.first() else {
+        target[..(blocks - from) as usize * BLOCK].fill(0);
+        return Ok(blocks - from);
+    };
+    // The run ends with the first page.
+    let end_of_page = |start: &u64| FANOUT - (start + from) % FANOUT;
+    let blocks = view.iter().map(end_of_page).fold(blocks - from, u64::min) + from;
+    let first = state.seen(view, from);
     if first == 0 {
         target[..BLOCK].fill(0);
         work(COPY / 2);
         return Ok(1);
     }
-    let of_first = run_of(&mut state, at + from, blocks - from, first);
+    let of_first = run_of(&mut state, (view, from), blocks - from, first);
     if let Some(source) = state.in_memory(first) {
         let PieceRead { unit, index, blocks, .. } = PieceRead::of(first, at + from, of_first);
         let some = &mut target[..blocks * BLOCK];
@@ -226,12 +241,13 @@ fn start_run<'c>(
         pieces.push(PieceRead::of(first, at + from, of_first));
     }
     while from + count < blocks
-        && let Some(next) = state.map.get(at + from + count).filter(|next| *next != 0)
+        && let next = state.seen(view, from + count)
+        && next != 0
         && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
         && (end + address::grains(next)).div_ceil(GRAINS) <= most
         && address::is_whole(next) == pieces.is_empty()
     {
-        let of_next = run_of(&mut state, at + from + count, blocks - from - count, next);
+        let of_next = run_of(&mut state, (view, from + count), blocks - from - count, next);
         end += address::grains(next);
         if !pieces.is_empty() {
             pieces.push(PieceRead::of(next, at + from + count, of_next));
@@ -257,7 +273,7 @@ pub async fn read_verified<T>(
     at: u64,
     verify: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<T, DeviceError> {
-    let read = read(core, at, Buf::zeroed(BLOCK)).await;
+    let read = read(core, &[at], Buf::zeroed(BLOCK)).await;
     if let Err(DeviceError::Gone) = read {
         return Err(DeviceError::Gone);
     }
@@ -267,7 +283,8 @@ pub async fn read_verified<T>(
         return Ok(found);
     }
     core.hold((at / FANOUT) as u32, Need::Read).await?;
-    let place = core.state.borrow_mut().map.get(at).filter(|place| *place != 0 && address::is_whole(*place));
+    let is_one = |place: &Address| address::is_piece(*place) && address::is_whole(*place);
+    let place = core.state.borrow_mut().map.get(at).filter(is_one);
     if let Some(place) = place {
         let lba = core.state.borrow().lba(&*core.device, place);
         if let Some(found) = reread_verified(&*core.device, lba, verify).await {
@@ -287,6 +304,21 @@ pub struct WriteTerms {
     pub encoding: Option<Encoding>,
     /// New blocks may use the reserve, like overwritten ones.
     pub uses_reserve: bool,
+    /// Where a snapshot keeps the blocks.
+    pub keep: Option<Keep>,
+}
+
+/// The blocks whose pages a change of `block` needs: it, and those where it may be kept.
+fn concerned(block: u64, keep: Option<Keep>) -> impl Iterator<Item = u64> + Clone {
+    let [to, merged] = [keep.map(|keep| keep.to), keep.and_then(|keep| keep.merged)];
+    let others = [to, merged].into_iter().flatten().map(move |distance| distance.of(block));
+    std::iter::once(block).chain(others)
+}
+
+/// Number of blocks from `block` on, up to `end`, that are in one page of the map, as are the blocks where they may be
+/// kept.
+fn in_pages(block: u64, end: u64, keep: Option<Keep>) -> u64 {
+    concerned(block, keep).map(|block| FANOUT - block % FANOUT).fold(end - block, u64::min)
 }
 
 /// Writes blocks from `at` on.
@@ -297,7 +329,7 @@ pub async fn write(
     core: &VolumeCore,
     at: u64,
     data: &Buf,
-    WriteTerms { fua, encoding, uses_reserve }: WriteTerms,
+    WriteTerms { fua, encoding, uses_reserve, keep }: WriteTerms,
 ) -> Result<(), DeviceError> {
     let blocks = check_data(core, at, data)?;
     core.check()?;
@@ -319,10 +351,11 @@ pub async fn write(
         let pieces = (first, packed.as_ref());
         while from < end && result.is_ok() {
             give_way().await;
-            hold_to_change(core, (at + from) / FANOUT, &request_groups).await?;
+            let pins = hold_to_change(core, concerned(at + from, keep), &request_groups).await?;
             let before = from;
-            let terms = WriteTerms { fua: fua && !flushes, encoding, uses_reserve };
+            let terms = WriteTerms { fua: fua && !flushes, encoding, uses_reserve, keep };
             result = place_blocks(core, at, data, (&mut from, end, terms), pieces, &mut request_groups);
+            drop(pins);
             if from == before && result.is_ok() {
                 request_groups.launch(core);
                 core.few.open();
@@ -338,13 +371,13 @@ pub async fn write(
     result
 }
 
-/// Waits until a page of the map can be changed. After an error the groups of the request so far are closed.
-async fn hold_to_change(
-    core: &VolumeCore,
-    page: u64,
+/// Waits until the pages of blocks can be changed. After an error the groups of the request so far are closed.
+async fn hold_to_change<'c>(
+    core: &'c VolumeCore,
+    blocks: impl Iterator<Item = u64> + Clone,
     request_groups: &RequestGroups,
-) -> Result<(), DeviceError> {
-    let held = core.hold(page as u32, Need::Write).await;
+) -> Result<PagePins<'c>, DeviceError> {
+    let held = core.hold_all(blocks, Need::Write).await;
     if held.is_err() {
         request_groups.launch(core);
     }
@@ -400,19 +433,20 @@ fn place_blocks(
     request_groups: &mut RequestGroups,
 ) -> Result<(), DeviceError> {
     let mut state = core.state.borrow_mut();
-    let page_end = (at + *from) / FANOUT * FANOUT + FANOUT;
-    while *from < end && at + *from < page_end && state.may_write() {
+    let end = *from + in_pages(at + *from, at + end, terms.keep);
+    while *from < end && state.may_write() {
         let block = at + *from;
         let before = state.map.get(block).unwrap_or(0);
         let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
         let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
         let piece = Piece::all(piece);
-        if !state.has_room(block, (piece.unit, piece.grains()), terms.uses_reserve) {
+        if !state.has_room(block, (piece.unit, piece.grains()), terms.uses_reserve, terms.keep) {
             drop(state);
             return Err(refuse(core));
         }
         let stream = state.stream_of(before, core.options.apart);
-        let Some(ticket) = state.place(core, block, piece, (stream, terms.fua)) else { break };
+        let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, piece.unit.blocks()));
+        let Some(ticket) = state.place(core, block, piece, (stream, terms.fua), leads) else { break };
         request_groups.add(ticket);
         *from += piece.unit.blocks() as u64;
         if is_spent() {
@@ -422,24 +456,82 @@ fn place_blocks(
     Ok(())
 }
 
-/// Discards blocks from `at` on: they read as zeros from the return on, and take no room. Durable after a flush.
-pub async fn discard(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), DeviceError> {
-    check_range(core, at, blocks)?;
+/// How blocks are changed without data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapChange {
+    /// They are unmapped: they read as zeros, and take no room. A snapshot keeps them.
+    Discard(Option<Keep>),
+    /// They become [holes](address::HOLE).
+    Hole,
+    /// [`EntryKind::Merge`], of the blocks at this distance.
+    Merge(Distance),
+    /// [`EntryKind::Return`], of the blocks at this distance.
+    Return(Distance),
+}
+
+impl MapChange {
+    /// The blocks whose pages a change of `block` needs.
+    fn concerned(self, block: u64) -> impl Iterator<Item = u64> + Clone {
+        let (keep, other) = match self {
+            MapChange::Discard(keep) => (keep, None),
+            MapChange::Hole => (None, None),
+            MapChange::Merge(from) | MapChange::Return(from) => (None, Some(from.of(block))),
+        };
+        concerned(block, keep).chain(other)
+    }
+
+    /// Entries for blocks of one page each.
+    fn entries(self, block: u64, blocks: u32) -> impl Iterator<Item = Lead> + Clone {
+        let (keep, kind) = match self {
+            MapChange::Discard(keep) => (keep, EntryKind::Discard(blocks)),
+            MapChange::Hole => (None, EntryKind::Hole(blocks)),
+            MapChange::Merge(from) => (None, EntryKind::Merge { from: from.of(block) as u32, blocks }),
+            MapChange::Return(from) => (None, EntryKind::Return { from: from.of(block) as u32, blocks }),
+        };
+        keep.into_iter().flat_map(move |keep| keep.leads(block, blocks)).chain([(block, kind)])
+    }
+
+    /// Whether a change of `block` changes nothing. The pages have to be known.
+    fn is_idle(self, state: &mut VolumeState, block: u64) -> bool {
+        match self {
+            MapChange::Discard(_) => state.known(block) == 0,
+            MapChange::Hole => state.known(block) == address::HOLE,
+            MapChange::Merge(from) | MapChange::Return(from) => state.known(from.of(block)) == 0,
+        }
+    }
+}
+
+/// Changes blocks from `at` on without data. In effect from the return on, and durable after a flush.
+///
+/// # Errors
+/// Capacity Exceeded if a snapshot keeps parts of units for which there is no room.
+pub async fn change(core: &VolumeCore, at: u64, blocks: u64, how: MapChange) -> Result<(), DeviceError> {
+    for first in how.concerned(at) {
+        check_range(core, first, blocks)?;
+    }
     core.check()?;
     core.note_use();
     let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
     let mut purpose = ZonePurpose::Writer;
     while block < end {
         give_way().await;
-        let next = next_page(core, block, end);
-        if next > block {
-            block = next;
+        // Without a page that was ever written there is nothing to change.
+        let of_page = match how {
+            MapChange::Hole => None,
+            MapChange::Discard(_) => Some(block),
+            MapChange::Merge(from) | MapChange::Return(from) => Some(from.of(block)),
+        };
+        let skipped =
+            of_page.map_or(0, |of_page| next_page(core, of_page, of_page + (end - block)) - of_page);
+        if skipped > 0 {
+            block += skipped;
             continue;
         }
-        let page = block / FANOUT;
-        let part_end = end.min((page + 1) * FANOUT);
-        hold_to_change(core, page, &request_groups).await?;
-        if !discard_part(core, (block, part_end), purpose, &mut request_groups) {
+        let part = how.concerned(block).map(|block| FANOUT - block % FANOUT).fold(end - block, u64::min);
+        let pins = hold_to_change(core, how.concerned(block), &request_groups).await?;
+        let is_changed = change_part(core, (block, part as u32), how, purpose, &mut request_groups)?;
+        drop(pins);
+        if !is_changed {
             request_groups.launch(core);
             core.few.open();
             match wait_for_room(core).await {
@@ -451,7 +543,7 @@ pub async fn discard(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), Devi
             }
             continue;
         }
-        block = part_end;
+        block += part;
     }
     request_groups.launch(core);
     request_groups.wait(core).await?;
@@ -461,26 +553,35 @@ pub async fn discard(core: &VolumeCore, at: u64, blocks: u64) -> Result<(), Devi
     Ok(())
 }
 
-/// Discards blocks of one page, of which `PagedMap::is_known` is true. `false` if there is no room for an entry at
+/// Changes blocks of one page, if the pages that this concerns are known. `false` if there is no room for an entry at
 /// present; another zone is begun only if `purpose` permits it.
-fn discard_part(
+fn change_part(
     core: &VolumeCore,
-    (block, end): (u64, u64),
+    (block, blocks): (u64, u32),
+    how: MapChange,
     purpose: ZonePurpose,
     request_groups: &mut RequestGroups,
-) -> bool {
+) -> Result<bool, DeviceError> {
     let mut state = core.state.borrow_mut();
-    if (block..end).all(|block| state.map.get(block) == Some(0)) {
-        // The blocks are unmapped already, but the entry that did so may still be in flight: it has to land.
+    if (block..block + blocks as u64).all(|block| how.is_idle(&mut state, block)) {
+        // The blocks are changed already, but the entry that did so may still be in flight: it has to land.
         let index = state.discards(core.options.apart);
         request_groups.add((index, state.streams[index].begun()));
-        return true;
+        return Ok(true);
     }
-    let ticket = state.discard(core, (block, (end - block) as u32), purpose);
-    ticket.is_some_and(|ticket| {
+    if let MapChange::Discard(Some(keep)) = how
+        && let Some(held) = state.keeps(block, blocks, keep)
+        && !state.space.has_room_for_new(held)
+    {
+        drop(state);
+        request_groups.launch(core);
+        return Err(refuse(core));
+    }
+    let ticket = state.change(core, how.entries(block, blocks), purpose);
+    Ok(ticket.is_some_and(|ticket| {
         request_groups.add(ticket);
         true
-    })
+    }))
 }
 
 /// Skips pages that were never written: the first block from `block` on, before `end`, in a page that may exist; `end`
@@ -516,6 +617,7 @@ pub async fn extent(core: &VolumeCore, at: u64, most: u64) -> Result<(bool, u64)
         }
         let mut state = core.state.borrow_mut();
         for block in block..part_end {
+            // Holes count as mapped.
             let mapped = state.map.get(block).unwrap_or(0) != 0;
             if *first.get_or_insert(mapped) != mapped {
                 return Ok((!mapped, block - at));
@@ -526,6 +628,37 @@ pub async fn extent(core: &VolumeCore, at: u64, most: u64) -> Result<(bool, u64)
     Ok((first == Some(true), most))
 }
 
+/// As [`extent`], of a view, as [`read`] has it; holes count as unmapped.
+pub async fn extent_of_view(core: &VolumeCore, view: &[u64], most: u64) -> Result<(bool, u64), DeviceError> {
+    for start in view {
+        check_range(core, *start, most)?;
+    }
+    let (mut index, mut first) = (0, None);
+    while index < most {
+        give_way().await;
+        let _pins = core.hold_all(view.iter().map(|start| start + index), Need::Read).await?;
+        let mut state = core.state.borrow_mut();
+        let end_of_page = |start: &u64| FANOUT - (start + index) % FANOUT;
+        let end = index + view.iter().map(end_of_page).fold(most - index, u64::min);
+        for index in index..end {
+            let mapped = state.seen(view, index) != 0;
+            if *first.get_or_insert(mapped) != mapped {
+                return Ok((!mapped, index));
+            }
+        }
+        index = end;
+    }
+    Ok((first == Some(true), most))
+}
+
+/// Makes everything durable that was written before this call, whether it has completed or not.
+pub async fn settle(core: &VolumeCore) -> Result<(), DeviceError> {
+    for ticket in core.close_all() {
+        core.wait_landed(ticket).await?;
+    }
+    flush(core).await
+}
+
 /// Makes all writes durable that have completed before this call.
 pub async fn flush(core: &VolumeCore) -> Result<(), DeviceError> {
     core.check()?;
@@ -533,10 +666,10 @@ pub async fn flush(core: &VolumeCore) -> Result<(), DeviceError> {
     core.flush_device().await
 }
 
-/// Number of consecutive blocks from `block` on, at most `most`, that are in the same unit and at the same place as
-/// `block`. The page has to be known.
-fn run_of(state: &mut VolumeState, block: u64, most: u64, place: Address) -> u64 {
-    let unit = address::unit(place);
+/// Number of consecutive blocks from block `index` of a view on, at most `most`, that are in the same unit and at the
+/// same place as that one. The pages have to be known.
+fn run_of(state: &mut VolumeState, (view, index): (&[u64], u64), most: u64, place: Address) -> u64 {
+    let (unit, block) = (address::unit(place), view[0] + index);
     let most = most.min(unit.first(block) + unit.blocks() as u64 - block);
-    (1..most).find(|next| state.map.get(block + next) != Some(place)).unwrap_or(most)
+    (1..most).find(|next| state.seen(view, index + next) != place).unwrap_or(most)
 }

@@ -14,8 +14,8 @@ use crate::{
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse, looks_like_group,
-            looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse,
+            looks_like_group, looks_sealed, read_group, unseal,
         },
         map::PagedMap,
         space::{HEAD_ZONES, Space},
@@ -416,11 +416,19 @@ impl DeviceScan {
                     .map(|segment| ZoneWalk { stream, open: OpenZone { zone, segment, next, torn_at } }));
             };
             segment = Some(header.place.segment);
-            for (entry, place) in header.placed(zone * capacity + at) {
-                // An entry counts only if its whole piece was written.
-                let (first, grains) = (address::block(place) - zone * capacity, entry.kind.grains());
-                let end = first + address::blocks(place);
-                if grains == 0 || end <= written {
+            // An entry counts only if its whole piece was written.
+            let counts = |entry: &GroupEntry, place: Address| {
+                let end = address::block(place) - zone * capacity + address::blocks(place);
+                entry.kind.grains() == 0 || end <= written
+            };
+            let mut placed = header.placed(zone * capacity + at).peekable();
+            while let Some((entry, place)) = placed.next() {
+                let with_next = match (entry.kind, placed.peek()) {
+                    (EntryKind::Keep { .. }, Some((next, place))) => counts(next, *place),
+                    (EntryKind::Keep { .. }, None) | (EntryKind::Named, _) => false,
+                    _ => true,
+                };
+                if counts(entry, place) && with_next {
                     seen.found.push(FoundEntry {
                         number: entry.number,
                         block: entry.block,

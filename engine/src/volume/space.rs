@@ -9,7 +9,7 @@ use crate::{
     device::Geometry,
     runtime::work,
     volume::{
-        address::{self, Address, GRAINS, Unit},
+        address::{self, Address, GRAINS, HOLE, Unit},
         error::NoVolume,
         format::{FANOUT, Kind, MOST_ENTRIES, RootZone, ZoneUse, addresses, unseal},
         map::PagedMap,
@@ -383,9 +383,9 @@ impl Space {
         self.unreadable.contains_key(&zone)
     }
 
-    /// Whether a place that was read from the device can be valid: 0, or a piece within a zone that has live data.
+    /// Whether a place that was read from the device can be valid: 0, a hole, or a piece within a zone that has live data.
     pub fn may_be_live(&self, place: Address) -> bool {
-        if place == 0 {
+        if !address::is_piece(place) {
             return true;
         }
         let (zone, offset) = self.locate(place);
@@ -405,7 +405,8 @@ impl Space {
         let (seal, ..) = unseal(block).ok()?;
         let begun_after = self.zone(self.locate(place).0).record.segment;
         let is_right = (seal.kind, seal.index, seal.volume) == expected && seal.generation > begun_after;
-        let are_valid = || addresses(block).all(|place| self.may_be_live(place));
+        let may_be = |place| self.may_be_live(place) && (expected.0 == Kind::Page || place != HOLE);
+        let are_valid = || addresses(block).all(may_be);
         (is_right && are_valid()).then(|| addresses(block).collect())
     }
 
@@ -551,12 +552,12 @@ impl Space {
     /// number of blocks of its unit that were at `before` before the change, and `are` the number that are at `now`
     /// after it.
     pub fn moved(&mut self, (before, were): (Address, u32), (now, are): (Address, u32)) {
-        if before != 0 {
+        if address::is_piece(before) {
             let counted = self.subtract_share(before, were);
             self.mapped = self.mapped.saturating_sub(1);
             self.held = self.held.saturating_sub(counted as u64);
         }
-        if now != 0 {
+        if address::is_piece(now) {
             self.held += self.add_share(now, are) as u64;
             self.mapped += 1;
         }

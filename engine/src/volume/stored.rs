@@ -6,7 +6,7 @@ use crate::{
     volume::{
         address::{self, Address},
         core::{Need, VolumeCore, VolumeState},
-        format::{FANOUT, GroupHeader, ZoneUse},
+        format::{EntryKind, FANOUT, GroupHeader, ZoneUse},
     },
     zone::{Lba, ZoneIndex},
 };
@@ -83,21 +83,34 @@ async fn add_group(
     ranges: &[Range<u32>],
     stored: &mut StoredBlocks,
 ) {
-    let start = zone * core.capacity();
-    for (entry, place) in header.placed(start + at).filter(|(entry, _)| entry.kind.grains() > 0) {
+    let (start, mut name, mut holders) = (zone * core.capacity(), None, Vec::new());
+    for (entry, place) in header.placed(start + at) {
+        if entry.kind == EntryKind::Named {
+            name = Some(entry.block);
+        }
+        if entry.kind.grains() == 0 {
+            continue;
+        }
+        let name = name.take().unwrap_or(entry.block);
         let offset = address::block(place) - start;
         let piece = offset..offset + address::blocks(place);
         let is_in_range = ranges.iter().any(|range| piece.start < range.end && range.start < piece.end);
         if !is_in_range || entry.block as u64 >= core.blocks.get() {
             continue;
         }
-        match core.hold((entry.block as u64 / FANOUT) as u32, Need::Read).await {
-            Ok(()) => {
-                let there = core.state.borrow_mut().there(entry.block.into(), place);
-                let blocks = (0..16).filter(|index| there >> index & 1 == 1);
-                stored.blocks.extend(blocks.map(|index| entry.block as u64 + index));
+        core.holders(name.into(), &mut holders);
+        if !holders.contains(&entry.block.into()) {
+            holders.push(entry.block.into());
+        }
+        for first in holders.iter().filter(|first| **first < core.blocks.get()) {
+            match core.hold((first / FANOUT) as u32, Need::Read).await {
+                Ok(()) => {
+                    let there = core.state.borrow_mut().there(*first, place);
+                    let blocks = (0..16).filter(|index| there >> index & 1 == 1);
+                    stored.blocks.extend(blocks.map(|index| first + index));
+                }
+                Err(_) => stored.may_be_more = true,
             }
-            Err(_) => stored.may_be_more = true,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
         address::{self, Address, GRAIN, GRAINS},
-        format::{EntryKind, GroupEntry, GroupPlace, MOST_ENTRIES, put_entry, seal_group},
+        format::{GroupEntry, GroupPlace, MOST_ENTRIES, put_entry, seal_group},
         space::{Space, ZonePurpose},
     },
     zone::{Lba, ZoneIndex},
@@ -165,13 +165,13 @@ impl Stream {
         self.closed + self.filling.is_some() as u64
     }
 
-    /// Makes room for an entry with a piece of `grains` grains: closes the group that is being filled if that has no
-    /// room, and begins another one, in another zone if necessary. If the rest of a zone is too small, a group without
-    /// entries fills it up. `false` if no zone may be begun for this purpose.
+    /// Makes room for `entries` entries, the last one with a piece of `grains` grains: closes the group that is being
+    /// filled if that has no room, and begins another one, in another zone if necessary. If the rest of a zone is too
+    /// small, a group without entries fills it up. `false` if no zone may be begun for this purpose.
     pub fn prepare(
         &mut self,
         index: usize,
-        (purpose, grains): (ZonePurpose, u32),
+        (purpose, (grains, entries)): (ZonePurpose, (u32, u64)),
         space: &mut Space,
         number: u64,
         common: &mut Common<'_>,
@@ -181,7 +181,7 @@ impl Stream {
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
             let fits = blocks <= group.most() && group.open.next + 1 + blocks <= capacity;
-            if fits && (group.entries as u64) < MOST_ENTRIES {
+            if fits && group.entries as u64 + entries <= MOST_ENTRIES {
                 return true;
             }
             self.close(index, capacity, common);
@@ -232,10 +232,9 @@ impl Stream {
         Some((place, begun))
     }
 
-    /// Puts a discard into the group that is being filled. [`Stream::prepare`] has to have returned true.
-    pub fn put_discard(&mut self, block: u32, blocks: u32, number: u64) {
+    /// Puts an entry without a piece into the group that is being filled. [`Stream::prepare`] has to have returned true.
+    pub fn put_without_data(&mut self, entry: GroupEntry) {
         if let Some(group) = &mut self.filling {
-            let entry = GroupEntry { number, block, kind: EntryKind::Discard(blocks) };
             put_entry(&mut group.bytes, group.entries, group.first, entry);
             group.entries += 1;
         }

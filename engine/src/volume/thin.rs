@@ -13,7 +13,7 @@ use crate::{
         gc, grow,
         options::VolumeOptions,
         piece::{Codec, CompressionWorkers},
-        request::{self, WriteTerms},
+        request::{self, MapChange, WriteTerms},
         shards::{self, ShardMap},
         status::VolumeStatus,
         stored::{self, StoredBlocks},
@@ -22,6 +22,16 @@ use crate::{
     zone::ZoneIndex,
 };
 use std::{ops::Range, rc::Rc};
+
+/// The blocks of a pool from which blocks of a volume are read: the first of each layer. What is not mapped in a layer is
+/// read from the next one; what is mapped in none reads as zeros.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub layers: Vec<u64>,
+    /// Number of the first layers, those of snapshots before the latest one, and of a clone: writes to the volume do not
+    /// move blocks to these.
+    pub fixed: usize,
+}
 
 /// The blocks of a volume, or of a pool. Clones are the same blocks.
 #[derive(Clone)]
@@ -91,6 +101,11 @@ impl ThinSpace {
         self.0.cores.iter().flat_map(|core| core.given_up.iter().cloned()).collect()
     }
 
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.0.cores.len()
+    }
+
     /// Number of logical blocks.
     pub fn blocks(&self) -> u64 {
         match &self.0.cores[..] {
@@ -131,15 +146,67 @@ impl ThinSpace {
     /// As [`super::Volume::read`].
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
         if let Some((core, at)) = self.shard_of(at, data.blocks()) {
-            return request::read(core, at, data).await;
+            return request::read(core, &[at], data).await;
         }
         let mut data = data.into_mut();
         for (core, place, part) in self.parts(at, data.blocks()) {
             let read =
-                request::read(core, place, Buf::zeroed((part.end - part.start) as usize * BLOCK)).await?;
+                request::read(core, &[place], Buf::zeroed((part.end - part.start) as usize * BLOCK)).await?;
             data[part.start as usize * BLOCK..part.end as usize * BLOCK].copy_from_slice(&read);
         }
         Ok(data.freeze())
+    }
+
+    /// Number of blocks that layers of views have passed on to others: what is read or asked while it changes may be
+    /// wrong.
+    pub fn passed_on(&self) -> u64 {
+        self.first().state.borrow().passed_on
+    }
+
+    /// As [`request::settle`], in a space of one shard.
+    pub async fn settle(&self) -> Result<(), DeviceError> {
+        request::settle(self.first()).await
+    }
+
+    /// Reads blocks of a view. Views of several layers exist in a space of one shard only.
+    pub async fn read_view(&self, view: &View, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let (blocks, mut at) = ((bytes.len() / BLOCK) as u64, 0);
+        while at < blocks {
+            let (layers, count) = self.layers_at(view, at, blocks - at).await?;
+            let into = &mut bytes[at as usize * BLOCK..][..count as usize * BLOCK];
+            let starts: Vec<u64> = layers.iter().map(|start| start + at).collect();
+            let data = Buf::zeroed(into.len());
+            let read = match starts[..] {
+                [start] => self.read(start, data).await?,
+                _ => request::read(self.first(), &starts, data).await?,
+            };
+            into.copy_from_slice(&read);
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// The layers of a view that decide about blocks from block `at` of it on, and their number, at most `most`: one that
+    /// does not change, or all that may.
+    async fn layers_at<'v>(
+        &self,
+        view: &'v View,
+        at: u64,
+        mut most: u64,
+    ) -> Result<(&'v [u64], u64), DeviceError> {
+        let (fixed, others) = view.layers.split_at(view.fixed);
+        for (index, layer) in fixed.iter().enumerate() {
+            match self.extent(layer + at, most).await? {
+                (true, count) => return Ok((&fixed[index..=index], count)),
+                (false, count) => most = count,
+            }
+        }
+        Ok((others, most))
+    }
+
+    /// As [`request::change`], in a space of one shard.
+    pub async fn change(&self, at: u64, blocks: u64, how: MapChange) -> Result<(), DeviceError> {
+        request::change(self.first(), at, blocks, how).await
     }
 
     /// Writes blocks from `at` on.
@@ -174,10 +241,10 @@ impl ThinSpace {
     /// As [`super::Volume::discard`].
     pub async fn discard(&self, at: u64, blocks: u64) -> Result<(), DeviceError> {
         if let Some((core, at)) = self.shard_of(at, blocks) {
-            return request::discard(core, at, blocks).await;
+            return request::change(core, at, blocks, MapChange::Discard(None)).await;
         }
         for (core, place, part) in self.parts(at, blocks) {
-            request::discard(core, place, part.end - part.start).await?;
+            request::change(core, place, part.end - part.start, MapChange::Discard(None)).await?;
         }
         Ok(())
     }
@@ -199,6 +266,16 @@ impl ThinSpace {
             }
         }
         Ok((mapped, blocks))
+    }
+
+    /// As [`ThinSpace::extent`], of a view; the blocks may be fewer than are alike.
+    pub async fn extent_of_view(&self, view: &View, most: u64) -> Result<(bool, u64), DeviceError> {
+        let (layers, count) = self.layers_at(view, 0, most).await?;
+        match *layers {
+            [] => Ok((false, count)),
+            [at] if view.layers.len() == 1 => self.extent(at, count).await,
+            _ => request::extent_of_view(self.first(), layers, count).await,
+        }
     }
 
     /// As [`super::Volume::compress`].

@@ -9,6 +9,7 @@ pub mod array;
 pub mod copies;
 pub mod golden;
 pub mod golden_layers;
+pub mod pool;
 pub mod rig;
 pub mod scene;
 pub mod volume;

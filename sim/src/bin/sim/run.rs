@@ -409,6 +409,10 @@ impl Run {
                 ("discarded_blocks", counts.discarded),
                 ("growths", counts.growths),
                 ("replacements", counts.replacements),
+                ("snapshots", counts.snapshots),
+                ("removed_snapshots", counts.removed_snapshots),
+                ("returns_to_snapshots", counts.returns),
+                ("clones", counts.clones),
                 ("refused_writes", counts.refusals),
             ]
         })

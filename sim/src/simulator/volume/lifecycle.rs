@@ -6,6 +6,7 @@ use super::{
     load,
     model::{VolumeOp, VolumeOpKind, VolumeWorld},
     oracle::VolumeOracle,
+    snapshots,
     stack::create,
     tested::Tested,
 };
@@ -175,6 +176,9 @@ pub(super) fn judge(world: &mut VolumeWorld) -> Result<(), Failure> {
     world.model.in_no_volume = in_no_volume;
     world.model.oracle.recovered(world.end, &all).map_err(Failure)?;
     world.end = LayerEnd::Kill;
+    if let Some(volume) = world.model.volume.clone() {
+        snapshots::judge(world, &volume)?;
+    }
     check_status(world)?;
     check_active(world)
 }
@@ -187,7 +191,9 @@ fn check_status(world: &VolumeWorld) -> Result<(), Failure> {
     let may_be_refused = world.model.volume.as_ref().is_some_and(|volume| volume.table().1);
     let is_at_rest = (status.waiting, status.failed) == (0, None) && (status.refused == 0 || may_be_refused);
     let is_readable = status.unreadable_zones == 0 || world.model.struck;
-    if status.mapped != mapped + world.model.in_no_volume || !is_at_rest || !is_readable {
+    // Snapshots have mapped blocks, and clones may have none.
+    let is_counted = world.model.scenario.snapshots || status.mapped == mapped + world.model.in_no_volume;
+    if !is_counted || !is_at_rest || !is_readable {
         return Err(Failure(format!("{mapped} blocks hold data, and all can be read: {status:?}")));
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Load of a volume: submits operations, and checks every completion.
 
 use super::{
-    model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld},
-    oracle::fill,
+    model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld, replaced_by, uses},
+    oracle::{Content, fill},
+    snapshots,
     stack::grow,
     tested::Tested,
 };
@@ -46,6 +47,9 @@ pub(super) fn issue(world: &mut VolumeWorld) {
     if let Some(kind) = draw_replacement(world) {
         return begin(world, kind);
     }
+    if let Some(kind) = snapshots::draw(world) {
+        return begin(world, kind);
+    }
     let weights = [load.write, load.read, load.discard, load.flush];
     let kind = world.rng.weighted(&weights);
     let kind = match kind {
@@ -65,27 +69,9 @@ pub(super) fn issue(world: &mut VolumeWorld) {
         _ => VolumeOpKind::Flush,
     };
     // A volume that is being replaced has no users.
-    match world.model.ops.iter().any(|op| is_replacing(world, op.kind, kind)) {
+    match world.model.ops.iter().any(|op| uses(world, op.kind, kind)) {
         true => begin(world, VolumeOpKind::Flush),
         false => begin(world, kind),
-    }
-}
-
-/// Whether one of two operations replaces a volume that the other one uses.
-fn is_replacing(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> bool {
-    let (other, replaced) = match (a, b) {
-        (VolumeOpKind::Replace { number }, other) | (other, VolumeOpKind::Replace { number }) => {
-            (other, number)
-        }
-        _ => return false,
-    };
-    let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(replaced));
-    match other {
-        VolumeOpKind::Write { at, blocks, .. }
-        | VolumeOpKind::Discard { at, blocks }
-        | VolumeOpKind::Read { at, blocks } => at < range.end && range.start < at + blocks,
-        VolumeOpKind::Flush => false,
-        VolumeOpKind::Grow { .. } | VolumeOpKind::Replace { .. } => true,
     }
 }
 
@@ -95,8 +81,10 @@ fn draw_replacement(world: &mut VolumeWorld) -> Option<VolumeOpKind> {
     if volumes == 0 || !world.rng.chance(1, REPLACEMENT_RARITY) {
         return None;
     }
-    let kind = VolumeOpKind::Replace { number: world.rng.below(volumes as u64) as usize };
-    (!world.model.ops.iter().any(|op| is_replacing(world, op.kind, kind))).then_some(kind)
+    let number = world.rng.below(volumes as u64) as usize;
+    let kind = VolumeOpKind::Replace { number };
+    let is_used = world.model.ops.iter().any(|op| uses(world, op.kind, kind));
+    (!is_used && snapshots::has_no_snapshots(world, number)).then_some(kind)
 }
 
 pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
@@ -104,76 +92,141 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
     world.counts.operations += 1;
     let answer = Answer::default();
     let told = answer.clone();
-    let begun = match kind {
-        VolumeOpKind::Write { at, blocks, fua } => {
-            let (write, begun) = world.model.oracle.begin(at, blocks, false);
-            let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
-            (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
-            let data = data.freeze();
-            world.runtime.spawn(async move {
-                let result = volume.write(at, &data, fua).await;
-                *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-            });
-            begun
-        }
-        VolumeOpKind::Discard { at, blocks } => {
-            let (_, begun) = world.model.oracle.begin(at, blocks, true);
-            world.runtime.spawn(async move {
-                let result = volume.discard(at, blocks).await;
-                *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-            });
-            begun
-        }
-        VolumeOpKind::Read { at, blocks } => {
-            world.runtime.spawn(async move {
-                let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
-                *told.borrow_mut() = Some(result);
-            });
-            world.model.oracle.tick()
-        }
-        VolumeOpKind::Flush => {
-            world.runtime.spawn(async move {
-                let result = volume.flush().await;
-                *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-            });
-            world.model.oracle.tick()
-        }
-        VolumeOpKind::Replace { number } => {
-            let Range { start, end } = volume.range(number);
-            let (_, begun) = world.model.oracle.begin(start, end - start, true);
-            let (mut volume, replaced) = (volume, world.model.replaced.clone());
-            world.runtime.spawn(async move {
-                let result = match volume.replace(number).await {
-                    Ok(()) => Ok(Buf::default()),
-                    Err(VolumeError::Device(error)) => Err(error),
-                    // No fault of the device: the life fails.
-                    Err(_) => Err(Status::InvalidField.into()),
-                };
-                *replaced.borrow_mut() = Some(volume);
-                *told.borrow_mut() = Some(result);
-            });
-            begun
-        }
-        VolumeOpKind::Grow { blocks } => {
-            world.runtime.spawn(async move {
-                let result = match grow(&volume, blocks).await {
-                    Err(VolumeError::Device(error)) => Err(error),
-                    grown => {
-                        assert!(
-                            !matches!(grown, Err(VolumeError::Shrinks { .. })),
-                            "no other growth is in progress"
-                        );
-                        Ok(Buf::default())
-                    }
-                };
-                *told.borrow_mut() = Some(result);
-            });
-            world.model.oracle.tick()
-        }
-    };
+    let begun =
+        match kind {
+            VolumeOpKind::Write { at, blocks, fua } => {
+                let (write, begun) = world.model.oracle.begin(at, blocks, false);
+                let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
+                (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
+                let data = data.freeze();
+                world.runtime.spawn(async move {
+                    let result = volume.write(at, &data, fua).await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                begun
+            }
+            VolumeOpKind::Discard { at, blocks } => {
+                let (_, begun) = world.model.oracle.begin(at, blocks, true);
+                world.runtime.spawn(async move {
+                    let result = volume.discard(at, blocks).await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                begun
+            }
+            VolumeOpKind::Read { at, blocks } => {
+                world.runtime.spawn(async move {
+                    let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
+                    *told.borrow_mut() = Some(result);
+                });
+                world.model.oracle.tick()
+            }
+            VolumeOpKind::Flush => {
+                world.runtime.spawn(async move {
+                    let result = volume.flush().await;
+                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
+                });
+                world.model.oracle.tick()
+            }
+            VolumeOpKind::Replace { number } => {
+                let Range { start, end } = volume.range(number);
+                let (_, begun) = world.model.oracle.begin(start, end - start, true);
+                let (mut volume, replaced) = (volume, world.model.replaced.clone());
+                world.runtime.spawn(async move {
+                    let result = match volume.replace(number).await {
+                        Ok(()) => Ok(Buf::default()),
+                        Err(VolumeError::Device(error)) => Err(error),
+                        // No fault of the device: the life fails.
+                        Err(_) => Err(Status::InvalidField.into()),
+                    };
+                    *replaced.borrow_mut() = Some(volume);
+                    *told.borrow_mut() = Some(result);
+                });
+                begun
+            }
+            VolumeOpKind::Snapshot { number, id } => {
+                tell(world, told, async move { volume.snapshot(number, id).await.map(|()| Buf::default()) });
+                world.model.oracle.tick()
+            }
+            VolumeOpKind::RemoveSnapshot { id } => {
+                let number = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
+                tell(world, told, async move {
+                    volume.remove_snapshot(number, id).await.map(|()| Buf::default())
+                });
+                world.model.oracle.tick()
+            }
+            VolumeOpKind::ReadSnapshot { id, at, blocks } => {
+                let number = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
+                let data = Buf::zeroed(blocks as usize * BLOCK);
+                tell(world, told, async move { volume.read_snapshot((number, id), at, data).await });
+                world.model.oracle.tick()
+            }
+            VolumeOpKind::RollBack { number, id } => {
+                let (start, contents) = copied(world, number, id);
+                tell(world, told, async move { volume.roll_back(number, id).await.map(|()| Buf::default()) });
+                world.model.oracle.begin_copy(start, &contents)
+            }
+            VolumeOpKind::Clone { number, id } => {
+                let (start, contents) = copied(world, number, id);
+                let of = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
+                let replaced = world.model.replaced.clone();
+                // In between the volume is empty.
+                let blocks = contents.len() as u64;
+                let (_, removed) = world.model.oracle.begin(start, blocks, true);
+                world.model.oracle.refuse(start, blocks, removed);
+                let mut volume = volume;
+                tell(world, told, async move {
+                    let cloned = volume.make_clone(number, (of, id)).await;
+                    *replaced.borrow_mut() = Some(volume);
+                    cloned.map(|()| Buf::default())
+                });
+                world.model.oracle.begin_copy(start, &contents)
+            }
+            VolumeOpKind::Grow { blocks } => {
+                world.runtime.spawn(async move {
+                    let result = match grow(&volume, blocks).await {
+                        Err(VolumeError::Device(error)) => Err(error),
+                        grown => {
+                            assert!(
+                                !matches!(grown, Err(VolumeError::Shrinks { .. })),
+                                "no other growth is in progress"
+                            );
+                            Ok(Buf::default())
+                        }
+                    };
+                    *told.borrow_mut() = Some(result);
+                });
+                world.model.oracle.tick()
+            }
+        };
     world.trace.note(|| format!("begins at {begun}: {kind:?}"));
+    snapshots::begun(world, kind, begun);
     world.model.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
+    world.model.widen();
     world.ready = true;
+}
+
+/// First block of a volume, and the contents that it gets from a snapshot: zeros behind those.
+fn copied(world: &mut VolumeWorld, number: usize, id: u64) -> (u64, Vec<Content>) {
+    let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(number));
+    let certain = world.model.snapshot_mut(id).and_then(|snapshot| snapshot.certain()).unwrap_or_default();
+    let zeros = std::iter::repeat((0, 0));
+    (range.start, certain.into_iter().chain(zeros).take((range.end - range.start) as usize).collect())
+}
+
+/// Runs an operation on snapshots, and records its result.
+fn tell(
+    world: &VolumeWorld,
+    told: Answer,
+    operation: impl Future<Output = Result<Buf, VolumeError>> + 'static,
+) {
+    world.runtime.spawn(async move {
+        let result = match operation.await {
+            Err(VolumeError::Device(error)) => Err(error),
+            Err(_) => Err(Status::InvalidField.into()),
+            Ok(data) => Ok(data),
+        };
+        *told.borrow_mut() = Some(result);
+    });
 }
 
 /// Judges the completed operations.
@@ -204,6 +257,25 @@ fn answered(
 ) -> Result<(), Failure> {
     let data = match (answer, kind) {
         (Ok(data), _) => data,
+        // A full pool has no room for a record, for an extent of a snapshot, or for the entries of a removal.
+        (
+            Err(DeviceError::Status(Status::CapacityExceeded)),
+            VolumeOpKind::Snapshot { .. } | VolumeOpKind::RemoveSnapshot { .. },
+        ) => return Ok(()),
+        (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Discard { at, blocks })
+            if world.model.scenario.snapshots =>
+        {
+            world.model.oracle.refuse(at, blocks, begun);
+            return Ok(());
+        }
+        (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Write { at, blocks, .. })
+            if world.model.scenario.snapshots =>
+        {
+            // What snapshots keep takes room.
+            world.counts.own.refusals += 1;
+            world.model.oracle.refuse(at, blocks, begun);
+            return Ok(());
+        }
         (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Write { at, blocks, .. }) => {
             world.counts.own.refusals += 1;
             // Blocks that compress less than the ones that they overwrite, and worn zones, may use up the free
@@ -237,10 +309,36 @@ fn answered(
         VolumeOpKind::Discard { at, blocks } => world.model.oracle.end(at, blocks, begun, false),
         VolumeOpKind::Read { at, .. } => world.model.oracle.check_read(at, begun, &data).map_err(Failure)?,
         VolumeOpKind::Flush => {
-            let reads = world.model.ops.iter().any(|op| matches!(op.kind, VolumeOpKind::Read { .. }));
+            let is_read =
+                |op: &VolumeOp| matches!(op.kind, VolumeOpKind::Read { .. } | VolumeOpKind::Snapshot { .. });
+            let reads = world.model.ops.iter().any(is_read);
             world.model.oracle.flushed(begun, reads);
         }
         VolumeOpKind::Grow { .. } => take_size(world)?,
+        VolumeOpKind::Snapshot { .. }
+        | VolumeOpKind::RemoveSnapshot { .. }
+        | VolumeOpKind::ReadSnapshot { .. } => snapshots::ended(world, kind, &data)?,
+        VolumeOpKind::RollBack { number, .. } => {
+            world.counts.own.returns += 1;
+            let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(number));
+            world.model.oracle.end(range.start, range.end - range.start, begun, true);
+        }
+        VolumeOpKind::Clone { number, .. } => {
+            world.counts.own.clones += 1;
+            let volume = world.model.replaced.borrow_mut().take();
+            let volume = volume.ok_or_else(|| Failure("a replacement without a volume".into()))?;
+            let (range, is_there) = (volume.range(number), volume.is_there(number));
+            world.model.volume = Some(volume);
+            match is_there {
+                true => world.model.oracle.end(range.start, range.end - range.start, begun, true),
+                // A full pool has no room for the record: the volume is empty.
+                false => {
+                    world.model.oracle.refuse(range.start, range.end - range.start, begun);
+                    let (_, begun) = world.model.oracle.begin(range.start, range.end - range.start, true);
+                    world.model.oracle.end(range.start, range.end - range.start, begun, true);
+                }
+            }
+        }
         VolumeOpKind::Replace { number } => {
             world.counts.own.replacements += 1;
             let volume = world.model.replaced.borrow_mut().take();
@@ -259,7 +357,10 @@ pub(super) fn draw_growth(world: &mut VolumeWorld, rarity: u64) -> Option<u64> {
     let mut rng = Rng::new(world.rng.clone().next_u64() ^ 5);
     let blocks = world.model.oracle.blocks();
     let size = blocks + rng.below(blocks / 4 + 2);
-    let changes_size = |kind| matches!(kind, VolumeOpKind::Grow { .. } | VolumeOpKind::Replace { .. });
+    let changes_size = |kind| {
+        replaced_by(kind).is_some()
+            || matches!(kind, VolumeOpKind::Grow { .. } | VolumeOpKind::Snapshot { .. })
+    };
     let is_growing = world.model.ops.iter().any(|op| changes_size(op.kind));
     (blocks > 0 && !is_growing && rng.chance(1, rarity)).then(|| {
         world.trace.note(|| format!("the volume is to be enlarged from {blocks} to {size} blocks"));

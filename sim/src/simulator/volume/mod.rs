@@ -10,6 +10,7 @@ mod load;
 mod model;
 pub mod oracle;
 pub mod scenario;
+mod snapshots;
 mod stack;
 mod tested;
 
@@ -59,6 +60,10 @@ impl LayerModel for VolumeModel {
         counts.discarded += other.discarded;
         counts.growths += other.growths;
         counts.replacements += other.replacements;
+        counts.snapshots += other.snapshots;
+        counts.removed_snapshots += other.removed_snapshots;
+        counts.returns += other.returns;
+        counts.clones += other.clones;
         counts.refusals += other.refusals;
     }
 
@@ -158,6 +163,8 @@ impl LayerModel for VolumeModel {
             asked: self.asked.clone(),
             sizes: self.sizes.clone(),
             in_no_volume: self.in_no_volume,
+            snapshots: self.snapshots.clone(),
+            next_snapshot: self.next_snapshot,
             ..VolumeModel::new(self.scenario.clone())
         }
     }

@@ -1,6 +1,10 @@
 //! State of the volume under test: outstanding operations, permitted contents of its blocks, injected faults.
 
-use super::{oracle::VolumeOracle, scenario::VolumeScenario, tested::Tested};
+use super::{
+    oracle::{Content, SnapshotOracle, VolumeOracle},
+    scenario::VolumeScenario,
+    tested::Tested,
+};
 use crate::simulator::layer::world::LayerWorld;
 use engine::{array::Tails, buf::Buf, device::DeviceError, volume::VolumeStatus};
 use std::{cell::RefCell, rc::Rc};
@@ -30,6 +34,29 @@ pub(super) enum VolumeOpKind {
     Replace {
         number: usize,
     },
+    /// A snapshot of a volume of a pool is made.
+    Snapshot {
+        number: usize,
+        id: u64,
+    },
+    RemoveSnapshot {
+        id: u64,
+    },
+    ReadSnapshot {
+        id: u64,
+        at: u64,
+        blocks: u64,
+    },
+    /// A volume gets back the contents of a snapshot.
+    RollBack {
+        number: usize,
+        id: u64,
+    },
+    /// A volume of a pool is removed, and a clone of a snapshot gets its name.
+    Clone {
+        number: usize,
+        id: u64,
+    },
 }
 
 /// The result of an operation, with the data of a read; `None` while it is outstanding.
@@ -54,6 +81,11 @@ pub struct VolumeCounts {
     pub growths: u64,
     /// Replacements of volumes of a pool.
     pub replacements: u64,
+    /// Snapshots made, removed and returned to, and clones.
+    pub snapshots: u64,
+    pub removed_snapshots: u64,
+    pub returns: u64,
+    pub clones: u64,
     /// Writes refused because the volume was full.
     pub refusals: u64,
 }
@@ -69,6 +101,9 @@ pub struct VolumeModel {
     pub(super) sizes: Vec<u64>,
     /// The volumes after a replacement of one of them.
     pub(super) replaced: Rc<RefCell<Option<Tested>>>,
+    pub(super) snapshots: Vec<SnapshotOracle>,
+    /// Number of the next snapshot.
+    pub(super) next_snapshot: u64,
     /// Mapped blocks of no volume, as last counted.
     pub(super) in_no_volume: u64,
     pub(super) ops: Vec<VolumeOp>,
@@ -91,6 +126,8 @@ impl VolumeModel {
             asked: Vec::new(),
             sizes: Vec::new(),
             replaced: Rc::default(),
+            snapshots: Vec::new(),
+            next_snapshot: 0,
             in_no_volume: 0,
             ops: Vec::new(),
             tails: Rc::default(),
@@ -100,7 +137,67 @@ impl VolumeModel {
         }
     }
 
+    /// The snapshot with this number.
+    pub(super) fn snapshot_mut(&mut self, id: u64) -> Option<&mut SnapshotOracle> {
+        self.snapshots.iter_mut().find(|snapshot| snapshot.id == id)
+    }
+
+    /// Adds contents that snapshots which are being made may have, since writes have begun meanwhile.
+    pub(super) fn widen(&mut self) {
+        for at in 0..self.ops.len() {
+            let VolumeOp { kind, begun, .. } = self.ops[at];
+            if let VolumeOpKind::Snapshot { number, id } = kind {
+                let range = self.volume.as_ref().map_or(0..0, |volume| volume.range(number));
+                let blocks = self.snapshot_mut(id).map_or(0, |snapshot| snapshot.blocks.len() as u64);
+                let now = self.oracle.contents(range.start, blocks, begun);
+                let Some(snapshot) = self.snapshot_mut(id) else { continue };
+                for (contents, more) in snapshot.blocks.iter_mut().zip(now) {
+                    let others: Vec<Content> =
+                        more.into_iter().filter(|content| !contents.contains(content)).collect();
+                    contents.extend(others);
+                }
+            }
+        }
+    }
+
     pub(super) fn status(&self) -> Option<VolumeStatus> {
         self.volume.as_ref().map(Tested::status)
+    }
+}
+
+/// The volume that an operation replaces or gives other contents.
+pub(super) fn replaced_by(kind: VolumeOpKind) -> Option<usize> {
+    match kind {
+        VolumeOpKind::Replace { number }
+        | VolumeOpKind::RollBack { number, .. }
+        | VolumeOpKind::Clone { number, .. } => Some(number),
+        _ => None,
+    }
+}
+
+/// Whether one of two operations replaces a volume that the other one uses.
+pub(super) fn uses(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> bool {
+    if let (VolumeOpKind::Grow { .. }, VolumeOpKind::Snapshot { .. })
+    | (VolumeOpKind::Snapshot { .. }, VolumeOpKind::Grow { .. }) = (a, b)
+    {
+        return true;
+    }
+    let (other, replaced) = match (replaced_by(a), replaced_by(b)) {
+        (Some(replaced), _) => (b, replaced),
+        (_, Some(replaced)) => (a, replaced),
+        _ => return false,
+    };
+    let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(replaced));
+    match other {
+        VolumeOpKind::Write { at, blocks, .. }
+        | VolumeOpKind::Discard { at, blocks }
+        | VolumeOpKind::Read { at, blocks } => at < range.end && range.start < at + blocks,
+        VolumeOpKind::Flush => false,
+        VolumeOpKind::Snapshot { number, .. } => number == replaced,
+        VolumeOpKind::ReadSnapshot { .. } | VolumeOpKind::RemoveSnapshot { .. } => false,
+        VolumeOpKind::Grow { .. }
+        | VolumeOpKind::Replace { .. }
+        | VolumeOpKind::RollBack { .. }
+        | VolumeOpKind::Clone { .. } => true,
     }
 }

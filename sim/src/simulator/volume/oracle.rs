@@ -25,6 +25,8 @@ const MARK: u32 = 0x76;
 struct Version {
     /// Number of the write; 0 for zeros.
     write: u64,
+    /// The block that was written: another one if the data came through a snapshot.
+    block: u64,
     begun: u64,
     ended: Option<u64>,
     safe: bool,
@@ -36,6 +38,22 @@ impl Version {
     /// Whether this version has ended, and began after the end of `other`.
     fn is_over(&self, other: &Version) -> bool {
         self.ended.is_some() && !self.refused && other.ended.is_some_and(|ended| ended < self.begun)
+    }
+}
+
+/// Contents that a block may have: the block that was written, and the number of the write, 0 for zeros.
+pub type Content = (u64, u64);
+
+/// Whether a block has one of these contents.
+pub fn holds_one(contents: &[Content], bytes: &[u8]) -> bool {
+    contents.iter().any(|content| holds(*content, bytes))
+}
+
+/// Whether a block has this content.
+pub fn holds((block, write): Content, bytes: &[u8]) -> bool {
+    match write {
+        0 => stamp::is_zero(bytes),
+        _ => holds_write(block, write, bytes),
     }
 }
 
@@ -64,7 +82,7 @@ fn holds_write(block: u64, write: u64, bytes: &[u8]) -> bool {
 impl VolumeOracle {
     /// For a volume without writes.
     pub fn new(blocks: u64) -> VolumeOracle {
-        let zeros = Version { write: 0, begun: 0, ended: Some(0), safe: true, refused: false };
+        let zeros = Version { write: 0, block: 0, begun: 0, ended: Some(0), safe: true, refused: false };
         VolumeOracle { blocks: vec![vec![zeros]; blocks as usize], now: 1, writes: 0 }
     }
 
@@ -105,10 +123,37 @@ impl VolumeOracle {
             self.writes += 1;
         }
         let write = if discard { 0 } else { self.writes };
-        for versions in &mut self.blocks[at as usize..(at + blocks) as usize] {
-            versions.push(Version { write, begun, ended: None, safe: false, refused: false });
+        for block in at..at + blocks {
+            self.begin_version(block, (block, write), begun);
         }
         (write, begun)
+    }
+
+    fn begin_version(&mut self, at: u64, (block, write): Content, begun: u64) {
+        let version = Version { write, block, begun, ended: None, safe: false, refused: false };
+        self.blocks[at as usize].push(version);
+    }
+
+    /// Begins to give blocks the contents of others; returns the moment.
+    pub fn begin_copy(&mut self, at: u64, contents: &[Content]) -> u64 {
+        let begun = self.tick();
+        (at..).zip(contents).for_each(|(at, content)| self.begin_version(at, *content, begun));
+        begun
+    }
+
+    /// The contents that blocks may have for a reader that began at this moment.
+    pub fn contents(&self, at: u64, blocks: u64, begun: u64) -> Vec<Vec<Content>> {
+        let of_block = |versions: &Vec<Version>| {
+            let is_seen = |version: &&Version| VolumeOracle::is_seen(versions, version, begun);
+            versions.iter().filter(is_seen).map(|version| (version.block, version.write)).collect()
+        };
+        self.blocks[at as usize..(at + blocks) as usize].iter().map(of_block).collect()
+    }
+
+    /// Whether a read that began at this moment may find this version.
+    fn is_seen(versions: &[Version], version: &Version, begun: u64) -> bool {
+        let is_over = |over: &Version| over.is_over(version) && over.ended.is_some_and(|ended| ended < begun);
+        !versions.iter().any(is_over)
     }
 
     /// Ends the write or discard that began at this moment.
@@ -143,11 +188,9 @@ impl VolumeOracle {
         }
     }
 
-    fn holds(versions: &[Version], block: u64, bytes: &[u8], allowed: impl Fn(&Version) -> bool) -> bool {
-        versions.iter().filter(|version| allowed(version)).any(|version| match version.write {
-            0 => stamp::is_zero(bytes),
-            write => holds_write(block, write, bytes),
-        })
+    fn holds(versions: &[Version], bytes: &[u8], allowed: impl Fn(&Version) -> bool) -> bool {
+        let mut versions = versions.iter().filter(|version| allowed(version));
+        versions.any(|version| holds((version.block, version.write), bytes))
     }
 
     fn complain(&self, block: u64, bytes: &[u8], when: &str) -> String {
@@ -163,11 +206,8 @@ impl VolumeOracle {
     pub fn check_read(&self, at: u64, begun: u64, data: &[u8]) -> Result<(), String> {
         for (block, bytes) in (at..).zip(data.chunks_exact(BLOCK)) {
             let versions = &self.blocks[block as usize];
-            let over = |over: &Version, version: &Version| {
-                over.is_over(version) && over.ended.is_some_and(|ended| ended < begun)
-            };
-            let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
-            if !VolumeOracle::holds(versions, block, bytes, allowed) {
+            let allowed = |version: &Version| VolumeOracle::is_seen(versions, version, begun);
+            if !VolumeOracle::holds(versions, bytes, allowed) {
                 return Err(self.complain(block, bytes, &format!("in a read of moment {begun}")));
             }
         }
@@ -185,13 +225,12 @@ impl VolumeOracle {
                 over.is_over(version) && (over.safe || end == LayerEnd::Kill)
             };
             let allowed = |version: &Version| !versions.iter().any(|other| over(other, version));
-            if !VolumeOracle::holds(versions, block, bytes, allowed) {
+            if !VolumeOracle::holds(versions, bytes, allowed) {
                 return Err(self.complain(block, bytes, &format!("after {end:?} and recovery")));
             }
         }
-        for (block, bytes) in (0..).zip(data.chunks_exact(BLOCK)) {
-            let versions = &mut self.blocks[block as usize];
-            versions.retain(|version| VolumeOracle::holds(&[*version], block, bytes, |_| true));
+        for (versions, bytes) in self.blocks.iter_mut().zip(data.chunks_exact(BLOCK)) {
+            versions.retain(|version| VolumeOracle::holds(&[*version], bytes, |_| true));
             versions.truncate(1);
             for version in versions {
                 (version.begun, version.ended) = (0, Some(0));
@@ -199,6 +238,47 @@ impl VolumeOracle {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a snapshot is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    There,
+    /// It is being made, or removed, or that was interrupted.
+    Uncertain,
+}
+
+/// A snapshot, and what its blocks may contain: one content once it was read.
+#[derive(Clone, Debug)]
+pub struct SnapshotOracle {
+    pub id: u64,
+    /// The volume.
+    pub number: usize,
+    pub presence: Presence,
+    pub blocks: Vec<Vec<Content>>,
+}
+
+impl SnapshotOracle {
+    /// Judges blocks that were read, which do not change any more.
+    pub fn check(&mut self, at: u64, data: &[u8], when: &str) -> Result<(), String> {
+        let blocks = &mut self.blocks[at as usize..];
+        for (index, (contents, bytes)) in blocks.iter_mut().zip(data.chunks_exact(BLOCK)).enumerate() {
+            if !holds_one(contents, bytes) {
+                let (block, found) = (at + index as u64, stamp::describe(bytes));
+                return Err(format!(
+                    "block {block} of snapshot {} of volume {} holds {found} {when}, and may hold {contents:?}",
+                    self.id, self.number
+                ));
+            }
+            contents.retain(|content| holds(*content, bytes));
+        }
+        Ok(())
+    }
+
+    /// The contents of its blocks, if all are certain.
+    pub fn certain(&self) -> Option<Vec<Content>> {
+        self.blocks.iter().map(|contents| Some(*contents.first()?).filter(|_| contents.len() == 1)).collect()
     }
 }
 

@@ -40,6 +40,8 @@ pub struct VolumeScenario {
     pub volumes: u64,
     /// Blocks of an extent of the pool.
     pub extent_blocks: u32,
+    /// Whether snapshots and clones are made of the volumes of a pool.
+    pub snapshots: bool,
     /// Size of the volume, or of all of a pool, in percent of the usable blocks.
     pub size_percent: u64,
     /// The volume is filled before anything else.
@@ -82,6 +84,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         shards: 1,
         volumes: 0,
         extent_blocks: 16,
+        snapshots: false,
         // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
         // map.
         size_percent: if shape == MANY_ZONES {
@@ -137,6 +140,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
     if own.chance(1, 3) {
         scenario.volumes = 1 + own.below(4);
         scenario.extent_blocks = 16 * (1 + own.below(6)) as u32;
+        scenario.snapshots = scenario.shards == 1 && own.chance(2, 3);
     }
     (life, scenario)
 }

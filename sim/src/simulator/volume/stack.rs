@@ -14,6 +14,9 @@ use engine::{
 };
 use std::{cell::RefCell, rc::Rc};
 
+/// Slots of a pool for snapshots.
+const SNAPSHOT_SLOTS: u32 = 6;
+
 /// An array that records its tails for the next process, before any completion is reported.
 pub(in crate::simulator) struct RecordingArray {
     array: Array,
@@ -84,7 +87,10 @@ pub(super) async fn create(
     let VolumeScenario { codec, unit, .. } = scenario;
     let options =
         volume::VolumeCreateOptions { uuid, blocks: Some(blocks), codec, unit, shards, ..Default::default() };
-    let pool = Some(PoolShape { extent_blocks: scenario.extent_blocks, slots: scenario.volumes as u32 + 1 });
+    let pool = Some(PoolShape {
+        extent_blocks: scenario.extent_blocks,
+        slots: scenario.volumes as u32 + 1 + SNAPSHOT_SLOTS,
+    });
     let of_pool = volume::VolumeCreateOptions { blocks: None, pool, ..options };
     // A small device has no room for a pool.
     if scenario.volumes == 0 || Pool::options(&*device, of_pool).is_err() {

@@ -3,7 +3,9 @@
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
-    volume::{Codec, CompressionWorkers, NewVolume, Pool, Unit, Volume, VolumeError, VolumeStatus},
+    volume::{
+        Codec, CompressionWorkers, NewSnapshot, NewVolume, Pool, Unit, Volume, VolumeError, VolumeStatus,
+    },
 };
 use std::{ops::Range, rc::Rc};
 
@@ -165,6 +167,82 @@ impl Tested {
         Ok(())
     }
 
+    /// Whether a volume of a pool is there: a full pool may have had no room for its record.
+    pub fn is_there(&self, number: usize) -> bool {
+        self.volumes[number].volume.is_some()
+    }
+
+    /// Whether a volume of a pool is a clone.
+    pub fn is_clone(&self, number: usize) -> bool {
+        self.clone_of(number).is_some()
+    }
+
+    fn clone_of(&self, number: usize) -> Option<String> {
+        self.volumes[number].volume.as_ref().and_then(Volume::clone_of)
+    }
+
+    /// Whether a snapshot has a clone.
+    pub fn has_clone(&self, of: usize, id: u64) -> bool {
+        let snapshot = format!("{}@{id}", name(of));
+        (0..self.volumes.len()).any(|number| self.clone_of(number).as_ref() == Some(&snapshot))
+    }
+
+    /// The pool; only its volumes have snapshots.
+    fn pool(&self) -> Result<&Pool, VolumeError> {
+        self.pool.as_ref().ok_or(VolumeError::NotThere)
+    }
+
+    /// The snapshots, by volume: their numbers, in order.
+    pub fn snapshots(&self) -> Vec<(usize, u64)> {
+        let Some(pool) = &self.pool else { return Vec::new() };
+        let there = |number: &usize| self.volumes[*number].volume.is_some();
+        let of_volume = |number: usize| {
+            let snapshots = pool.snapshots(&name(number)).unwrap_or_default();
+            let ids = snapshots.into_iter().filter_map(|snapshot| snapshot.name()?.parse().ok());
+            ids.map(move |id| (number, id)).collect::<Vec<(usize, u64)>>()
+        };
+        (0..self.volumes.len()).filter(there).flat_map(of_volume).collect()
+    }
+
+    fn snapshot_volume(&self, number: usize, id: u64) -> Result<Volume, VolumeError> {
+        self.pool()?.find(&format!("{}@{id}", name(number)))
+    }
+
+    pub async fn snapshot(&self, number: usize, id: u64) -> Result<(), VolumeError> {
+        let new = NewSnapshot { volume: name(number), name: id.to_string(), uuid: [id as u8; 16] };
+        self.pool()?.snapshot(vec![new]).await.map(drop)
+    }
+
+    pub async fn remove_snapshot(&self, number: usize, id: u64) -> Result<(), VolumeError> {
+        self.pool()?.remove_snapshot(&name(number), &id.to_string()).await
+    }
+
+    pub async fn roll_back(&self, number: usize, id: u64) -> Result<(), VolumeError> {
+        self.pool()?.roll_back(&name(number), &id.to_string()).await
+    }
+
+    pub async fn read_snapshot(
+        &self,
+        (number, id): (usize, u64),
+        at: u64,
+        data: Buf,
+    ) -> Result<Buf, VolumeError> {
+        Ok(self.snapshot_volume(number, id)?.read(at, data).await?)
+    }
+
+    /// Replaces a volume of a pool by a clone of a snapshot.
+    pub async fn make_clone(&mut self, number: usize, (of, id): (usize, u64)) -> Result<(), VolumeError> {
+        let pool = self.pool()?.clone();
+        let tested = &mut self.volumes[number];
+        tested.blocks = tested.blocks();
+        if tested.volume.take().is_some() {
+            pool.remove(&name(number)).await?;
+        }
+        let added = pool.clone_of((&name(of), &id.to_string()), &name(number), [number as u8; 16]).await;
+        tested.volume = or_full(added)?;
+        Ok(())
+    }
+
     /// Checks the map; returns the number of mapped blocks that are in no volume.
     pub async fn audit(&self) -> Result<u64, String> {
         self.space.audit().await?;
@@ -196,7 +274,12 @@ impl Tested {
 
 /// As [`add`]; `None` if a full pool has no room for the record of the volume.
 async fn added(pool: &Pool, number: usize, blocks: u64) -> Result<Option<Volume>, VolumeError> {
-    match add(pool, number, blocks).await {
+    or_full(add(pool, number, blocks).await)
+}
+
+/// A volume that was added; `None` if a full pool has no room for its record.
+fn or_full(added: Result<Volume, VolumeError>) -> Result<Option<Volume>, VolumeError> {
+    match added {
         Err(VolumeError::Device(DeviceError::Status(Status::CapacityExceeded))) => Ok(None),
         added => added.map(Some),
     }
