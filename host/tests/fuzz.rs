@@ -35,7 +35,7 @@ use engine::{
 use host::{
     control::{
         client,
-        name::MemberName,
+        name::{MemberName, SnapshotName},
         protocol::{
             About, Answer, Line, PROTOCOL, Request, StopReport, TrafficDevice, TrafficDrive, TrafficReport,
         },
@@ -809,6 +809,7 @@ fn requests() {
         line(Request::Fail { member: MemberName::Role(2) }),
         line(Request::Replace { member, drive: "/dev/ng1n1".into(), now: true, yes: true }),
         line(Request::Examine { drive: "/dev/ng1n1".into() }),
+        line(Request::SnapshotVolumes { snapshots: vec![SnapshotName::new("mail@monday").unwrap()] }),
         line(Request::Stop),
     ];
     Target {
@@ -834,7 +835,7 @@ fn listen(mut input: &[u8]) {
         *input = rest;
         taken.try_into().ok()
     }
-    let export = NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false };
+    let export = NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false, is_snapshot: false };
     let other = NbdExport { name: "pond".into(), ..export.clone() };
     let mut negotiate = || {
         let mut negotiation = Negotiation::new(vec![export.clone(), other.clone()], take(&mut input)?)?;

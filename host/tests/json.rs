@@ -252,6 +252,13 @@ fn json_output_of_pool_commands_matches_schemas() {
     prints("volume-list.json", &["volume", "list", "d"]);
     prints("volume-set.json", &["volume", "set", "d/mail", "--compression", "lz4"]);
     prints("volume-resize.json", &["volume", "resize", "d/mail", "--size", "2G"]);
+    prints("volume-snapshot.json", &["volume", "snapshot", "d/mail@monday"]);
+    prints("volume-diff.json", &["volume", "diff", "d/mail@monday"]);
+    prints("volume-create-in-pool.json", &["volume", "clone", "d/mail@monday", "old"]);
+    prints("volume-list.json", &["volume", "list", "d"]);
+    prints("volume-remove.json", &["volume", "remove", "d/old", "--yes"]);
+    prints("volume-rollback.json", &["volume", "rollback", "d/mail@monday", "--yes"]);
+    prints("volume-remove.json", &["volume", "remove", "d/mail@monday", "--yes"]);
     prints("volume-rename.json", &["volume", "rename", "d/mail", "post"]);
     prints("volume-remove.json", &["volume", "remove", "d/post", "--yes"]);
 }

@@ -1,4 +1,5 @@
-//! Pools from end to end: volumes are created, listed, changed and removed, while the array runs and while it does not.
+//! Pools from end to end: volumes, snapshots and clones are created, listed, changed and removed, while the array runs and
+//! while it does not.
 
 use crate::{
     support::Place,
@@ -31,6 +32,33 @@ fn listed(place: &Place) -> Vec<(String, u64)> {
         (volume["name"].as_str().unwrap().into(), volume["size_bytes"].as_u64().unwrap())
     })
     .collect()
+}
+
+/// Names of the volumes, and of their snapshots behind them, in the table of `volume list`.
+fn listed_names(place: &Place) -> Vec<String> {
+    let text = place.run(&["volume", "list", "drives"]).ok().text();
+    let rows = text.lines().skip(1).take_while(|line| line.starts_with("  "));
+    rows.filter_map(|line| Some(line.split_whitespace().next()?.to_string())).collect()
+}
+
+/// Offsets and lengths of the ranges in which a volume differs from a snapshot of it.
+fn changed(place: &Place, args: &[&str]) -> Vec<(u64, u64)> {
+    let changed = place.json(&[&["volume", "diff"], args].concat());
+    let ranges = changed["ranges"].as_array().unwrap().iter();
+    let ranges: Vec<(u64, u64)> = ranges
+        .map(|range| (range["offset_bytes"].as_u64().unwrap(), range["length_bytes"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(changed["total_bytes"], ranges.iter().map(|(_, length)| length).sum::<u64>());
+    ranges
+}
+
+/// Runs a command until it succeeds: the server notices some moments later that clients have gone.
+fn ok_at_last(place: &Place, args: &[&str]) {
+    let is_done = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        place.run(args).code == 0
+    });
+    assert!(is_done, "{args:?}: {}", place.run(args).stderr);
 }
 
 #[test]
@@ -109,13 +137,143 @@ fn volumes_of_running_pool_are_served_by_name_and_outlive_the_daemon() {
         assert_eq!(client.read(1 << 20, 8192), Ok(vec![byte; 8192]), "{name}");
         assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]), "{name}");
     }
-    // The server notices some moments later that the clients have gone.
-    let removed = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(50));
-        place.run(&["volume", "remove", "drives/logs", "--yes"]).code == 0
-    });
-    assert!(removed);
+    ok_at_last(&place, &["volume", "remove", "drives/logs", "--yes"]);
     assert_eq!(listed(&place), [("mail".into(), 1 << 30)]);
     place.run(&["stop", "drives"]).ok();
     assert_eq!(listed(&place), [("mail".into(), 1 << 30)]);
+}
+
+#[test]
+fn snapshots_and_clones_of_running_pool_are_served_and_outlive_the_daemon() {
+    const MIB: u64 = 1 << 20;
+    let place = place();
+    place.run(&["volume", "create", "drives/mail", "--size", "1G"]).ok();
+    place.run(&["volume", "create", "drives/logs", "--size", "64M"]).ok();
+    let server = Server::of(&place, &[]);
+    let (mut mail, mut logs) = (client(&place, "mail"), client(&place, "logs"));
+    let page = |byte: u8| vec![byte; 8192];
+    assert_eq!((mail.write(MIB, &page(1), false), logs.write(0, &page(1), false)), (0, 0));
+    let made = place.run(&["volume", "snapshot", "drives/mail@monday", "drives/logs@monday"]).ok().text();
+    assert_eq!(made, "tank/mail@monday is made: 1 GiB\ntank/logs@monday is made: 64 MiB\n");
+    assert_eq!((mail.write(MIB, &page(2), false), logs.write(4096, &page(2), false)), (0, 0));
+    place.run(&["volume", "snapshot", "drives/mail@tuesday"]).ok();
+    assert_eq!(mail.write(2 * MIB, &page(3), true), 0);
+    let mut monday = client(&place, "mail@monday");
+    assert_eq!((monday.read(MIB, 8192), monday.read(2 * MIB, 8192)), (Ok(page(1)), Ok(page(0))));
+    // EPERM
+    assert_eq!((monday.write(MIB, &page(9), false), monday.read(MIB, 8192)), (1, Ok(page(1))));
+    assert_eq!(changed(&place, &["drives/mail@monday", "tuesday"]), [(MIB, 8192)]);
+    assert_eq!(changed(&place, &["drives/mail@monday"]), [(MIB, 8192), (2 * MIB, 8192)]);
+    assert_eq!(changed(&place, &["drives/logs@monday"]), [(4096, 8192)]);
+    let table = place.run(&["volume", "diff", "drives/mail@tuesday"]).ok().text();
+    assert_eq!(table, "  OFFSET  LENGTH\n   2 MiB   8 KiB\ntotal: 8 KiB\n");
+    let cloned = place.json(&["volume", "clone", "drives/mail@monday", "old"]);
+    assert_eq!((&cloned["name"], &cloned["clone_of"]), (&"old".into(), &"mail@monday".into()));
+    let mut old = client(&place, "old");
+    assert_eq!((old.read(MIB, 8192), old.write(MIB + 4096, &page(4), true)), (Ok(page(1)), 0));
+    assert_eq!((monday.read(MIB, 8192), mail.read(MIB, 8192)), (Ok(page(1)), Ok(page(2))));
+    assert_eq!(listed_names(&place), ["mail", "mail@monday", "mail@tuesday", "logs", "logs@monday", "old"]);
+    let status = place.json(&["status", "drives"]);
+    assert_eq!(status["volumes"][0]["snapshots"][1]["name"], "tuesday");
+    assert!(place.run(&["status", "drives"]).ok().text().contains(" mail@monday "));
+    for (args, words) in [
+        (&["snapshot", "drives/mail@monday"][..], &["a snapshot 'mail@monday' already"][..]),
+        (&["snapshot", "drives/mail@a", "drives/mail@b"], &["'mail' is named twice"]),
+        (&["snapshot", "drives/mail@a", "pond/mail@a"], &["all of one array"]),
+        (&["snapshot", "drives/post@a"], &["no volume 'post'", "there are mail, logs, old"]),
+        (&["snapshot", "drives/old@a"], &["snapshots of a clone"]),
+        (&["clone", "drives/mail@sunday", "new"], &["no snapshot 'mail@sunday'"]),
+        (&["clone", "drives/mail@monday", "logs"], &["a volume 'logs' already"]),
+        (&["rollback", "drives/mail@tuesday", "--yes"], &["stop it first", "zoneraid volume clone"]),
+        (&["set", "drives/mail@monday", "--when-full", "queue"], &["a snapshot cannot be changed"]),
+        (&["resize", "drives/mail@monday", "--size", "2G"], &["a snapshot cannot be changed"]),
+        (&["diff", "drives/mail@sunday"], &["no snapshot 'mail@sunday'"]),
+        (&["diff", "drives/mail@monday", "sunday"], &["no snapshot 'mail@sunday'"]),
+        (&["diff", "drives/mail@tuesday", "monday"], &["is not later than the first one"]),
+        (&["remove", "drives/mail", "--yes"], &["has snapshots (monday, tuesday)"]),
+        (&["remove", "drives/mail@monday", "--yes"], &["clones of the snapshot (old)"]),
+        (&["remove", "drives/mail@tuesday"], &["destroys the snapshot tank/mail@tuesday", "--yes"]),
+    ] {
+        place.run(&[&["volume"], args].concat()).fails_with(words);
+    }
+    // A refused removal does not end the service.
+    assert_eq!(client(&place, "mail@monday").read(MIB, 4096), Ok(vec![1; 4096]));
+    let tuesday = client(&place, "mail@tuesday");
+    let refused = place.run(&["volume", "remove", "drives/mail@tuesday", "--yes"]);
+    refused.fails_with(&["'tank/mail@tuesday' has NBD clients"]);
+    assert_eq!(server.end(Signal::KILL), None);
+    drop((monday, tuesday, old));
+    let server = Server::of(&place, &[]);
+    for (name, at, byte) in [
+        ("mail", MIB, 2),
+        ("mail", 2 * MIB, 3),
+        ("mail@monday", MIB, 1),
+        ("mail@tuesday", MIB, 2),
+        ("mail@tuesday", 2 * MIB, 0),
+        ("logs@monday", 0, 1),
+        ("old", MIB, 1),
+        ("old", MIB + 4096, 4),
+    ] {
+        assert_eq!(client(&place, name).read(at, 4096), Ok(vec![byte; 4096]), "{name}");
+    }
+    ok_at_last(&place, &["volume", "remove", "drives/old", "--yes"]);
+    ok_at_last(&place, &["volume", "remove", "drives/mail@monday", "--yes"]);
+    assert_eq!(client(&place, "mail@tuesday").read(MIB, 8192), Ok(page(2)));
+    assert_eq!(listed_names(&place), ["mail", "mail@tuesday", "logs", "logs@monday"]);
+    server.end(Signal::TERM);
+}
+
+#[test]
+fn snapshots_of_stopped_pool_are_cloned_compared_and_rolled_back_to() {
+    let place = place();
+    place.run(&["volume", "create", "drives/mail", "--size", "64M"]).ok();
+    let write = |at: u64, byte: u8| {
+        let server = Server::of(&place, &[]);
+        // Without a name, a client gets the only volume, whatever snapshots it has.
+        let mut client = Client::ready(&place, false);
+        assert_eq!(client.write(at, &[byte; 4096], true), 0);
+        drop(client);
+        server.end(Signal::TERM);
+    };
+    let read = |name: &str, at: u64| {
+        let server = Server::of(&place, &[]);
+        let read = client(&place, name).read(at, 4096).map(|data| data[0]);
+        server.end(Signal::TERM);
+        read
+    };
+    write(0, 1);
+    place.run(&["volume", "snapshot", "drives/mail@monday"]).ok();
+    write(0, 2);
+    write(8192, 3);
+    assert_eq!(changed(&place, &["drives/mail@monday"]), [(0, 4096), (8192, 4096)]);
+    place.run(&["volume", "snapshot", "drives/mail@tuesday"]).ok();
+    write(0, 4);
+    assert_eq!(changed(&place, &["drives/mail@monday", "tuesday"]), [(0, 4096), (8192, 4096)]);
+    place.run(&["volume", "clone", "drives/mail@tuesday", "test"]).ok();
+    assert_eq!(listed_names(&place), ["mail", "mail@monday", "mail@tuesday", "test"]);
+    let table = place.run(&["volume", "list", "drives"]).ok().text();
+    assert!(
+        table.lines().any(|line| line.starts_with("  test ") && line.ends_with(" mail@tuesday")),
+        "{table}"
+    );
+    assert_eq!((read("test", 0), read("mail@monday", 0), read("mail@monday", 8192)), (Ok(2), Ok(1), Ok(0)));
+    let roll_back = |snapshot: &str| place.run(&["volume", "rollback", snapshot, "--yes"]);
+    roll_back("drives/mail@monday").fails_with(&["later snapshots (tuesday)"]);
+    roll_back("drives/mail@sunday").fails_with(&["no snapshot 'mail@sunday'"]);
+    place.run(&["volume", "rollback", "drives/mail@tuesday"]).fails_with(&[
+        "everything that was written to tank/mail since the snapshot 'tuesday', up to 4 KiB",
+        "confirm with --yes",
+    ]);
+    assert_eq!(read("mail", 0), Ok(4));
+    roll_back("drives/mail@tuesday").ok();
+    assert_eq!((read("mail", 0), read("mail", 8192)), (Ok(2), Ok(3)));
+    assert_eq!(changed(&place, &["drives/mail@tuesday"]), []);
+    place.run(&["volume", "remove", "drives/mail@tuesday", "--yes"]).fails_with(&["snapshot (test)"]);
+    place.run(&["volume", "remove", "drives/test", "--yes"]).ok();
+    place.run(&["volume", "remove", "drives/mail@tuesday", "--yes"]).ok();
+    roll_back("drives/mail@monday").ok();
+    assert_eq!((read("mail", 0), read("mail", 8192)), (Ok(1), Ok(0)));
+    place.run(&["volume", "remove", "drives/mail@monday", "--yes"]).ok();
+    assert_eq!(listed_names(&place), ["mail"]);
+    place.run(&["volume", "remove", "drives/mail", "--yes"]).ok();
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     bench,
-    control::name::{ArrayName, NamespaceName},
+    control::name::{ArrayName, NamespaceName, SnapshotOfArray},
     process::size,
     report::{Compression, WhenFull},
     serve::{export, nbd},
@@ -380,16 +380,55 @@ pub enum VolumeCommand {
         /// The new name
         name: String,
     },
-    /// Remove a volume of a pool with all its data
+    /// Remove a volume of a pool with all its data, or a snapshot
     ///
     /// Its space is free at the return. If the command is interrupted, the volume is there, or its removal continues at
-    /// the next start.
+    /// the next start. A volume is removed after its snapshots, and a snapshot after its clones.
     Remove {
-        /// ARRAY/NAME
+        /// ARRAY/NAME, or ARRAY/VOLUME@SNAPSHOT
         volume: NamespaceName,
         /// Confirm that the data is destroyed
         #[arg(long)]
         yes: bool,
+    },
+    /// Make snapshots of volumes of a pool
+    ///
+    /// A snapshot keeps the contents that its volume has at this moment, and takes space for data that is changed
+    /// afterwards. Several snapshots of one command, of different volumes of an array, are of the same moment. The array may
+    /// be running or not.
+    Snapshot {
+        /// ARRAY/VOLUME@SNAPSHOT
+        #[arg(required = true, value_name = "SNAPSHOT")]
+        snapshots: Vec<SnapshotOfArray>,
+    },
+    /// Create a volume with the contents of a snapshot
+    ///
+    /// The clone takes space only for data that is changed in it. Its snapshot cannot be removed before it.
+    Clone {
+        /// ARRAY/VOLUME@SNAPSHOT
+        snapshot: SnapshotOfArray,
+        /// Name of the clone, a volume of the same array
+        name: String,
+    },
+    /// Give a volume the contents of its latest snapshot; the array must not be running
+    ///
+    /// All later changes of the volume are lost. If the command is interrupted, the volume is unchanged, or gets the
+    /// contents of the snapshot when the array is used next.
+    Rollback {
+        /// ARRAY/VOLUME@SNAPSHOT
+        snapshot: SnapshotOfArray,
+        /// Confirm that later changes are destroyed
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List the ranges of a volume that may have changed since a snapshot
+    ///
+    /// Ranges that are not listed are the same in both. Of very many ranges the closest ones are joined.
+    Diff {
+        /// ARRAY/VOLUME@SNAPSHOT
+        snapshot: SnapshotOfArray,
+        /// Name of a later snapshot of the same volume to compare with, in place of the volume itself
+        later: Option<String>,
     },
     /// Enlarge a volume
     ///

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use std::{fs, io, path::Path};
 
 /// Examples of each command.
-const EXAMPLES: [(&str, &[&str]); 55] = [
+const EXAMPLES: [(&str, &[&str]); 59] = [
     (
         "create",
         &[
@@ -35,7 +35,23 @@ const EXAMPLES: [(&str, &[&str]); 55] = [
     ),
     ("volume list", &["zoneraid volume list tank", "zoneraid --json volume list tank"]),
     ("volume rename", &["zoneraid volume rename tank/mail post"]),
-    ("volume remove", &["zoneraid volume remove tank/mail --yes"]),
+    (
+        "volume remove",
+        &["zoneraid volume remove tank/mail --yes", "zoneraid volume remove tank/mail@monday --yes"],
+    ),
+    (
+        "volume snapshot",
+        &[
+            "zoneraid volume snapshot tank/mail@monday",
+            "zoneraid volume snapshot tank/mail@monday tank/backup@monday",
+        ],
+    ),
+    ("volume clone", &["zoneraid volume clone tank/mail@monday old-mail"]),
+    ("volume rollback", &["zoneraid volume rollback tank/mail@monday --yes"]),
+    (
+        "volume diff",
+        &["zoneraid volume diff tank/mail@monday", "zoneraid --json volume diff tank/mail@monday tuesday"],
+    ),
     (
         "volume resize",
         &["zoneraid volume resize tank --size 96G", "zoneraid volume resize tank/mail --size 200G"],

@@ -7,17 +7,18 @@ use super::{daemon::ask, interrupt, namespace, status::volumes_text};
 use crate::{
     control::{
         client::Client,
-        name::{ArrayName, NamespaceName},
+        name::{ArrayName, NamespaceName, SnapshotName, SnapshotOfArray},
         pool::{self, ArrayPool, WantedVolume},
         protocol::{Request, VolumeChange},
     },
     members::{self, Session, find_running},
     process::{
-        output::{HEALTHY, Output, new_uuid, quoted},
-        size::show,
+        output::{HEALTHY, Output, new_uuid, quoted, table},
+        size::{show, total},
     },
     report::{
-        Compression, PoolVolumeReport, Status, VolumeReport, VolumeSet, hidden, is_there, no_start, no_volume,
+        ChangedRange, Compression, PoolVolumeReport, SnapshotReport, Status, VolumeReport, VolumeSet, hidden,
+        is_there, no_start, no_volume,
     },
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -60,22 +61,54 @@ struct VolumeRenameOutput {
 #[derive(Serialize)]
 struct VolumeRemoveOutput {
     array: String,
+    /// VOLUME, or VOLUME@SNAPSHOT.
     name: String,
+}
+
+#[derive(Serialize)]
+struct VolumeSnapshotOutput {
+    array: String,
+    snapshots: Vec<SnapshotOutput>,
+}
+
+#[derive(Serialize)]
+struct SnapshotOutput {
+    volume: String,
+    #[serde(flatten)]
+    snapshot: SnapshotReport,
+}
+
+#[derive(Serialize)]
+struct VolumeRollbackOutput {
+    array: String,
+    #[serde(flatten)]
+    to: SnapshotName,
+}
+
+#[derive(Serialize)]
+struct VolumeDiffOutput {
+    array: String,
+    #[serde(flatten)]
+    since: SnapshotName,
+    /// The later snapshot; `None` for the volume itself.
+    later: Option<String>,
+    total_bytes: u64,
+    ranges: Vec<ChangedRange>,
 }
 
 /// The array of the volume of a pool that `name` stands for; `None` if it is an array or a namespace.
 pub fn of(output: Output, name: &ArrayName) -> Result<Option<(PoolArray, NamespaceName)>> {
     let Some(below) = NamespaceName::meant_by(name) else { return Ok(None) };
-    Ok(array_of(output, &below)?.map(|array| (array, below)))
+    Ok(array_of(output, &below.array)?.map(|array| (array, below)))
 }
 
 /// As [`of`], without the name.
-fn array_of(output: Output, name: &NamespaceName) -> Result<Option<PoolArray>> {
-    if let Some(mut client) = find_running(&name.array)? {
+fn array_of(output: Output, name: &ArrayName) -> Result<Option<PoolArray>> {
+    if let Some(mut client) = find_running(name)? {
         let status: Status = ask(output, &mut client, &Request::Status)?;
         return Ok(status.namespaces.is_none().then_some(PoolArray::Running(Box::new(client))));
     }
-    let session = members::assembled(&name.array)?;
+    let session = members::assembled(name)?;
     if namespace::is_divided(&session)? {
         let reactor = session.reactor.clone();
         drop(session);
@@ -87,8 +120,8 @@ fn array_of(output: Output, name: &NamespaceName) -> Result<Option<PoolArray>> {
 }
 
 /// The array of a volume that has to be one of a pool.
-fn needed(output: Output, name: &NamespaceName) -> Result<PoolArray> {
-    let without = || format!("'{}' is divided into namespaces, and carries no pool of volumes", name.array);
+fn needed(output: Output, name: &ArrayName) -> Result<PoolArray> {
+    let without = || format!("'{name}' is divided into namespaces, and carries no pool of volumes");
     array_of(output, name)?.with_context(without)
 }
 
@@ -157,19 +190,10 @@ impl PoolArray {
                 };
                 let volume = session.wait(pool.add(&wanted))??;
                 stop(&session, &pool)?;
-                (pool.array.clone(), pool::report(&volume), false)
+                (pool.array.clone(), pool::report(&pool.pool, &volume), false)
             }
         };
-        let created = PoolVolumeOutput { array, volume };
-        output.print(&created, |PoolVolumeOutput { array, volume }| {
-            let device = match (&volume.link, &volume.block_device) {
-                (Some(device), _) | (None, Some(device)) => format!("; its block device is {device}"),
-                _ if is_running => "; NBD clients find it by its name".into(),
-                _ => format!("; as a block device: zoneraid start {}", quoted(array)),
-            };
-            format!("{array}/{} is created: {}{device}\n", volume.name, show(volume.size_bytes))
-        })?;
-        Ok(HEALTHY)
+        print_created(output, PoolVolumeOutput { array, volume }, is_running)
     }
 
     /// Changes a volume; also whether a daemon did it.
@@ -198,6 +222,21 @@ impl PoolArray {
             }
         }
     }
+}
+
+/// Prints a new volume; also whether a daemon serves it.
+fn print_created(output: Output, created: PoolVolumeOutput, is_running: bool) -> Result<u8> {
+    output.print(&created, |PoolVolumeOutput { array, volume }| {
+        let device = match (&volume.link, &volume.block_device) {
+            (Some(device), _) | (None, Some(device)) => format!("; its block device is {device}"),
+            _ if is_running => "; NBD clients find it by its name".into(),
+            _ => format!("; as a block device: zoneraid start {}", quoted(array)),
+        };
+        let origin = volume.clone_of.as_ref();
+        let origin = origin.map_or(String::new(), |origin| format!(" as a clone of {array}/{origin}"));
+        format!("{array}/{} is created{origin}: {}{device}\n", volume.name, show(volume.size_bytes))
+    })?;
+    Ok(HEALTHY)
 }
 
 /// Makes an empty array a pool without volumes.
@@ -229,7 +268,9 @@ pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
             let session = members::assembled(array)?;
             let pool = existing(&session)?;
             let report = VolumeReport::of(&pool.pool.space().status(), 0, 0);
-            (pool.array.clone(), report, pool.pool.volumes().iter().map(pool::report).collect())
+            let volumes = pool.pool.volumes();
+            let volumes = volumes.iter().map(|volume| pool::report(&pool.pool, volume)).collect();
+            (pool.array.clone(), report, volumes)
         }
     };
     let VolumeReport { usable_bytes, used_bytes, free_bytes, .. } = report;
@@ -244,7 +285,7 @@ pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
 
 /// Gives a volume another name.
 pub fn rename(output: Output, name: &NamespaceName, to: &str) -> Result<u8> {
-    let session = match needed(output, name)? {
+    let session = match needed(output, &name.array)? {
         PoolArray::Here(session) => session,
         PoolArray::Running(client) => bail!(
             "'{0}' runs, and its volumes keep their names meanwhile: stop it first with zoneraid stop {1}",
@@ -260,9 +301,113 @@ pub fn rename(output: Output, name: &NamespaceName, to: &str) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Removes a volume with its data.
+/// Makes snapshots of volumes of one array.
+pub fn snapshot(output: Output, snapshots: &[SnapshotOfArray]) -> Result<u8> {
+    let first = &snapshots.first().context("no snapshot is given")?.array;
+    let is_of_first = |snapshot: &SnapshotOfArray| snapshot.array.path() == first.path();
+    ensure!(
+        snapshots.iter().all(is_of_first),
+        "the snapshots of one command are of the same moment, and all of one array: run it once for each array"
+    );
+    let names: Vec<SnapshotName> = snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();
+    let (array, reports): (String, Vec<SnapshotReport>) = match needed(output, first)? {
+        PoolArray::Running(mut client) => {
+            let request = Request::SnapshotVolumes { snapshots: names.clone() };
+            (client.about.name.clone(), ask(output, &mut client, &request)?)
+        }
+        PoolArray::Here(session) => {
+            let pool = existing(&session)?;
+            let made = session.wait(pool.snapshot(&names))??;
+            stop(&session, &pool)?;
+            (pool.array.clone(), made.iter().map(pool::snapshot_report).collect())
+        }
+    };
+    let with_volume =
+        |(name, snapshot): (SnapshotName, SnapshotReport)| SnapshotOutput { volume: name.volume, snapshot };
+    let made =
+        VolumeSnapshotOutput { array, snapshots: names.into_iter().zip(reports).map(with_volume).collect() };
+    output.print(&made, |VolumeSnapshotOutput { array, snapshots }| {
+        let line = |SnapshotOutput { volume, snapshot }: &SnapshotOutput| {
+            format!("{array}/{volume}@{} is made: {}\n", snapshot.name, show(snapshot.size_bytes))
+        };
+        snapshots.iter().map(line).collect()
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Adds a clone of a snapshot.
+pub fn add_clone(output: Output, snapshot: &SnapshotOfArray, name: &str) -> Result<u8> {
+    let (array, volume, is_running) = match needed(output, &snapshot.array)? {
+        PoolArray::Running(mut client) => {
+            let request = Request::CloneSnapshot { snapshot: snapshot.name.clone(), name: name.into() };
+            let volume = ask(output, &mut client, &request)?;
+            (client.about.name.clone(), volume, true)
+        }
+        PoolArray::Here(session) => {
+            let pool = existing(&session)?;
+            let volume = session.wait(pool.add_clone(&snapshot.name, name))??;
+            stop(&session, &pool)?;
+            (pool.array.clone(), pool::report(&pool.pool, &volume), false)
+        }
+    };
+    print_created(output, PoolVolumeOutput { array, volume }, is_running)
+}
+
+/// Gives a volume the contents of its latest snapshot.
+pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, yes: bool) -> Result<u8> {
+    let SnapshotOfArray { array, name } = snapshot;
+    let session = match needed(output, array)? {
+        PoolArray::Here(session) => session,
+        PoolArray::Running(client) => bail!(
+            "'{0}' runs, and its volumes do not return to snapshots meanwhile: stop it first with zoneraid stop {1}; a clone \
+             (zoneraid volume clone) shows the contents of a snapshot while it runs",
+            client.about.name,
+            quoted(&client.about.name)
+        ),
+    };
+    let pool = existing(&session)?;
+    let volume = format!("{array}/{}", name.volume);
+    interrupt::explain(move || {
+        format!("{volume} is unchanged, or gets the contents of the snapshot when the array is used next")
+    });
+    session.wait(pool.roll_back(name, yes))??;
+    stop(&session, &pool)?;
+    let returned = VolumeRollbackOutput { array: pool.array, to: name.clone() };
+    output.print(&returned, |VolumeRollbackOutput { array, to }| {
+        format!("{array}/{} has the contents of the snapshot '{}' again\n", to.volume, to.snapshot)
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Lists the ranges of a volume that may differ between a snapshot and a later one, or now.
+pub fn diff(output: Output, snapshot: SnapshotOfArray, later: Option<String>) -> Result<u8> {
+    let SnapshotOfArray { array, name: since } = snapshot;
+    let (array, ranges): (String, Vec<ChangedRange>) = match needed(output, &array)? {
+        PoolArray::Running(mut client) => {
+            let request = Request::CompareSnapshot { snapshot: since.clone(), to: later.clone() };
+            (client.about.name.clone(), ask(output, &mut client, &request)?)
+        }
+        PoolArray::Here(session) => {
+            let pool = existing(&session)?;
+            let changed = session.wait(pool.changed(&since, later.as_deref()))??;
+            (pool.array.clone(), changed)
+        }
+    };
+    let total_bytes = total(ranges.iter().map(|range| range.length_bytes));
+    let changed = VolumeDiffOutput { array, since, later, total_bytes, ranges };
+    output.print(&changed, |changed| {
+        let mut rows = vec![["OFFSET", "LENGTH"].map(String::from).to_vec()];
+        rows.extend(
+            changed.ranges.iter().map(|range| [range.offset_bytes, range.length_bytes].map(show).to_vec()),
+        );
+        format!("{}total: {}\n", table(&rows), show(changed.total_bytes))
+    })?;
+    Ok(HEALTHY)
+}
+
+/// Removes a volume with its data, or a snapshot.
 pub fn remove(output: Output, name: &NamespaceName, yes: bool) -> Result<u8> {
-    let array = match needed(output, name)? {
+    let array = match needed(output, &name.array)? {
         PoolArray::Running(mut client) => {
             let request = Request::RemoveVolume { volume: name.name.clone(), yes };
             ask::<()>(output, &mut client, &request)?;
@@ -288,8 +433,15 @@ mod tests {
 
     #[test]
     fn json_output_matches_schema() {
+        let name = SnapshotName { volume: "mail".into(), snapshot: "monday".into() };
+        let snapshot = SnapshotReport {
+            name: name.snapshot.clone(),
+            uuid: String::new(),
+            size_bytes: 4096,
+            allocated_bytes: 0,
+        };
         let volume = PoolVolumeReport {
-            name: "mail".into(),
+            name: name.volume.clone(),
             uuid: String::new(),
             size_bytes: 4096,
             allocated_bytes: 0,
@@ -300,22 +452,32 @@ mod tests {
             block_device: None,
             link: None,
             lost: None,
+            snapshots: vec![snapshot.clone()],
+            clone_of: Some(name.to_string()),
         };
-        let (array, name) = ("tank".to_string(), "mail".to_string());
+        let array = "tank".to_string();
         let listed = VolumeListOutput {
             array: array.clone(),
             usable_bytes: 0,
             used_bytes: 0,
             free_bytes: 0,
-            volumes: vec![volume],
+            volumes: vec![volume.clone()],
         };
         assert_eq!(undescribed(&listed, "volume-list.json"), [""; 0]);
-        let volume = listed.volumes[0].clone();
         let created = PoolVolumeOutput { array: array.clone(), volume };
         assert_eq!(undescribed(&created, "volume-create-in-pool.json"), [""; 0]);
         let renamed =
-            VolumeRenameOutput { array: array.clone(), name: name.clone(), new_name: "post".into() };
+            VolumeRenameOutput { array: array.clone(), name: name.volume.clone(), new_name: "post".into() };
         assert_eq!(undescribed(&renamed, "volume-rename.json"), [""; 0]);
-        assert_eq!(undescribed(&VolumeRemoveOutput { array, name }, "volume-remove.json"), [""; 0]);
+        let removed = VolumeRemoveOutput { array: array.clone(), name: name.to_string() };
+        assert_eq!(undescribed(&removed, "volume-remove.json"), [""; 0]);
+        let snapshots = vec![SnapshotOutput { volume: name.volume.clone(), snapshot }];
+        let made = VolumeSnapshotOutput { array: array.clone(), snapshots };
+        assert_eq!(undescribed(&made, "volume-snapshot.json"), [""; 0]);
+        let returned = VolumeRollbackOutput { array: array.clone(), to: name.clone() };
+        assert_eq!(undescribed(&returned, "volume-rollback.json"), [""; 0]);
+        let changed =
+            VolumeDiffOutput { array, since: name, later: None, total_bytes: 0, ranges: Vec::new() };
+        assert_eq!(undescribed(&changed, "volume-diff.json"), [""; 0]);
     }
 }

@@ -155,21 +155,30 @@ fn status_text(status: &Status) -> String {
     text + &table(&rows)
 }
 
-/// The table of the volumes of a pool.
+/// The table of the volumes of a pool, each with its snapshots behind it.
 pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
-    let heads = ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL"];
+    let heads = ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL", "ORIGIN"];
     let mut rows = vec![heads.map(String::from).to_vec()];
-    rows.extend(volumes.iter().map(|volume| {
-        vec![
+    let none = || "-".to_string();
+    for volume in volumes {
+        rows.push(vec![
             volume.name.clone(),
-            volume.block_device.clone().unwrap_or("-".into()),
+            volume.block_device.clone().unwrap_or_else(none),
             show(volume.size_bytes),
             show(volume.allocated_bytes),
             volume.sector_bytes.to_string(),
             volume.compression.to_string(),
             volume.when_full.to_string(),
-        ]
-    }));
+            volume.clone_of.clone().unwrap_or_else(none),
+        ]);
+        rows.extend(volume.snapshots.iter().map(|snapshot| {
+            let name = format!("{}@{}", volume.name, snapshot.name);
+            let sizes = [snapshot.size_bytes, snapshot.allocated_bytes].map(show);
+            let mut row = vec![name, none()];
+            row.extend(sizes.into_iter().chain((0..4).map(|_| none())));
+            row
+        }));
+    }
     table(&rows)
 }
 

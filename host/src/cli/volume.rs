@@ -73,6 +73,10 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::List { array } => pool::list(output, &array),
         Verb::Rename { volume, name } => pool::rename(output, &volume, &name),
         Verb::Remove { volume, yes } => pool::remove(output, &volume, yes),
+        Verb::Snapshot { snapshots } => pool::snapshot(output, &snapshots),
+        Verb::Clone { snapshot, name } => pool::add_clone(output, &snapshot, &name),
+        Verb::Rollback { snapshot, yes } => pool::roll_back(output, &snapshot, yes),
+        Verb::Diff { snapshot, later } => pool::diff(output, snapshot, later),
         Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);

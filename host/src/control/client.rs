@@ -239,6 +239,9 @@ impl Client {
             Request::Adopt | Request::Autostart { .. } | Request::ErrorLimit { .. } => None,
             Request::SetVolume { .. } | Request::Qos { .. } => None,
             Request::CreateVolume(_) | Request::RemoveVolume { .. } | Request::CreateNamespace(_) => None,
+            Request::SnapshotVolumes { .. } | Request::CloneSnapshot { .. } => None,
+            // Reads the map of the volume.
+            Request::CompareSnapshot { .. } => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
             Request::CancelCopy { .. } | Request::Scrub(_) => None,

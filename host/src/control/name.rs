@@ -1,4 +1,4 @@
-//! Names that users give for arrays, namespaces and members: words and paths, as typed.
+//! Names that users give for arrays, namespaces, snapshots and members: words and paths, as typed.
 
 use crate::{
     drive::{self, label::Label},
@@ -95,6 +95,46 @@ impl fmt::Display for NamespaceName {
     }
 }
 
+/// A snapshot of a volume of a pool: VOLUME@SNAPSHOT.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotName {
+    pub volume: String,
+    pub snapshot: String,
+}
+
+impl SnapshotName {
+    /// Parses VOLUME@SNAPSHOT.
+    pub fn new(text: &str) -> Option<SnapshotName> {
+        let (volume, snapshot) = text.rsplit_once('@')?;
+        let complete = !volume.is_empty() && !snapshot.is_empty();
+        complete.then(|| SnapshotName { volume: volume.into(), snapshot: snapshot.into() })
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.volume, self.snapshot)
+    }
+}
+
+/// A snapshot as the user named it: ARRAY/VOLUME@SNAPSHOT.
+#[derive(Clone, Debug)]
+pub struct SnapshotOfArray {
+    pub array: ArrayName,
+    pub name: SnapshotName,
+}
+
+impl FromStr for SnapshotOfArray {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SnapshotOfArray, String> {
+        let parsed = NamespaceName::new(text).and_then(|below| {
+            Some(SnapshotOfArray { array: below.array, name: SnapshotName::new(&below.name)? })
+        });
+        parsed.ok_or_else(|| "a snapshot is called ARRAY/VOLUME@SNAPSHOT".into())
+    }
+}
+
 /// A member as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -122,4 +162,26 @@ impl MemberName {
 pub fn real_path(path: &Path) -> Result<PathBuf> {
     let path = drive::resolve(path);
     path.canonicalize().or_else(|_| std::path::absolute(&path)).context("the working directory is gone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshot_name_is_parsed_from_its_end() {
+        let parsed = |text: &str| {
+            let SnapshotOfArray { array, name } = text.parse().ok()?;
+            Some((array.to_string(), name.volume, name.snapshot))
+        };
+        let of =
+            |array: &str, volume: &str, snapshot: &str| Some((array.into(), volume.into(), snapshot.into()));
+        assert_eq!(parsed("tank/mail@monday"), of("tank", "mail", "monday"));
+        assert_eq!(parsed("./a@b/tank/mail@monday"), of("./a@b/tank", "mail", "monday"));
+        // A volume of a pool that is older than snapshots may have such a name.
+        assert_eq!(parsed("tank/me@home@monday"), of("tank", "me@home", "monday"));
+        for wrong in ["mail@monday", "tank/mail", "tank/@monday", "tank/mail@", "a@b/mail", ""] {
+            assert_eq!(parsed(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -1,11 +1,15 @@
 //! Volumes of the pool on an array: changes of them, by the daemon of the array or by a command.
 
+use super::name::SnapshotName;
 use crate::{
-    process::{output::new_uuid, output::quoted, size::bytes},
-    report::{Compression, PoolVolumeReport, WhenFull},
+    process::{
+        output::{new_uuid, quoted, uuid},
+        size::{bytes, show, total},
+    },
+    report::{ChangedRange, Compression, PoolVolumeReport, SnapshotReport, WhenFull},
 };
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::volume::{NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError};
+use engine::volume::{NewSnapshot, NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
 
 /// A volume to be added to a pool.
@@ -45,7 +49,54 @@ impl ArrayPool {
         self.pool.add(new).await.map_err(|error| self.explain(error))
     }
 
-    /// The volume called `name`.
+    /// Makes snapshots of different volumes, all of the same moment.
+    ///
+    /// # Errors
+    /// A volume does not exist, is given twice or is a clone, a name is taken, or there is no room.
+    pub async fn snapshot(&self, names: &[SnapshotName]) -> Result<Vec<Volume>> {
+        let mut new = Vec::new();
+        for SnapshotName { volume, snapshot } in names {
+            new.push(NewSnapshot { volume: volume.clone(), name: snapshot.clone(), uuid: new_uuid()? });
+        }
+        self.pool.snapshot(new).await.map_err(|error| self.explain(error))
+    }
+
+    /// Adds a clone of a snapshot.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the name is taken.
+    pub async fn add_clone(&self, of: &SnapshotName, name: &str) -> Result<Volume> {
+        let added = self.pool.clone_of((&of.volume, &of.snapshot), name, new_uuid()?).await;
+        added.map_err(|error| self.explain(error))
+    }
+
+    /// The ranges of a volume that may differ between a snapshot and a later one, or now.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the second one is not later.
+    pub async fn changed(&self, since: &SnapshotName, to: Option<&str>) -> Result<Vec<ChangedRange>> {
+        let changed = self.pool.changed(&since.volume, &since.snapshot, to).await;
+        changed.map(|ranges| ChangedRange::of(&ranges)).map_err(|error| self.explain(error))
+    }
+
+    /// Gives a volume the contents of its latest snapshot: requires `yes`.
+    ///
+    /// # Errors
+    /// There is no such snapshot, or a later one, or the data is not to be lost.
+    pub async fn roll_back(&self, to: &SnapshotName, yes: bool) -> Result<()> {
+        let changed = self.changed(to, None).await?;
+        ensure!(
+            yes,
+            "this destroys everything that was written to {}/{} since the snapshot '{}', up to {}: confirm with --yes",
+            self.array,
+            to.volume,
+            to.snapshot,
+            show(total(changed.iter().map(|range| range.length_bytes)))
+        );
+        self.pool.roll_back(&to.volume, &to.snapshot).await.map_err(|error| self.explain(error))
+    }
+
+    /// The volume called `name`, or the snapshot VOLUME@SNAPSHOT.
     ///
     /// # Errors
     /// There is none.
@@ -56,15 +107,33 @@ impl ArrayPool {
     /// As [`ArrayPool::find`], for its removal: requires `yes`.
     ///
     /// # Errors
-    /// There is none, or it is not to be removed.
+    /// There is none, it is not to be removed, or it has snapshots or clones.
     pub fn doomed(&self, name: &str, yes: bool) -> Result<Volume> {
         let found = self.find(name)?;
-        ensure!(yes, "this destroys {}/{name} and its data: confirm with --yes", self.array);
+        let names =
+            |volumes: &[Volume]| volumes.iter().filter_map(Volume::name).collect::<Vec<_>>().join(", ");
+        if found.is_snapshot() {
+            let mut clones = self.pool.volumes();
+            clones.retain(|volume| volume.clone_of().as_deref() == Some(name));
+            ensure!(clones.is_empty(), self.explain(PoolError::HasClones { names: names(&clones) }.into()));
+            ensure!(yes, "this destroys the snapshot {}/{name}: confirm with --yes", self.array);
+        } else {
+            let snapshots = self.pool.snapshots(name)?;
+            let has = PoolError::HasSnapshots { names: names(&snapshots) };
+            ensure!(snapshots.is_empty(), self.explain(has.into()));
+            ensure!(yes, "this destroys {}/{name} and its data: confirm with --yes", self.array);
+        }
         Ok(found)
     }
 
+    /// Removes a volume with its data, or a snapshot.
     pub async fn remove(&self, name: &str) -> Result<()> {
-        self.pool.remove(name).await.map_err(|error| self.explain(error))
+        let is_snapshot = self.find(name)?.is_snapshot();
+        let removed = match SnapshotName::new(name).filter(|_| is_snapshot) {
+            Some(of) => self.pool.remove_snapshot(&of.volume, &of.snapshot).await,
+            None => self.pool.remove(name).await,
+        };
+        removed.map_err(|error| self.explain(error))
     }
 
     pub async fn rename(&self, name: &str, to: &str) -> Result<()> {
@@ -87,12 +156,34 @@ impl ArrayPool {
     }
 }
 
+/// The volumes of a pool by name, each with its snapshots behind it.
+pub fn volumes_with_snapshots(pool: &Pool) -> Vec<(String, Volume)> {
+    let mut all = Vec::new();
+    for (name, volume) in pool.volumes().into_iter().filter_map(|volume| Some((volume.name()?, volume))) {
+        all.push((name.clone(), volume));
+        let snapshots = pool.snapshots(&name).into_iter().flatten();
+        all.extend(snapshots.filter_map(|snapshot| Some((format!("{name}@{}", snapshot.name()?), snapshot))));
+    }
+    all
+}
+
+/// State of a snapshot of a volume of a pool.
+pub fn snapshot_report(snapshot: &Volume) -> SnapshotReport {
+    SnapshotReport {
+        name: snapshot.name().unwrap_or_default(),
+        uuid: uuid(&snapshot.uuid()),
+        size_bytes: bytes(snapshot.blocks()),
+        allocated_bytes: bytes(snapshot.allocated().unwrap_or(0)),
+    }
+}
+
 /// State of a volume of a pool; without the block device that serves it.
-pub fn report(volume: &Volume) -> PoolVolumeReport {
-    let status = volume.status();
+pub fn report(pool: &Pool, volume: &Volume) -> PoolVolumeReport {
+    let (status, name) = (volume.status(), volume.name().unwrap_or_default());
+    let snapshots = pool.snapshots(&name).unwrap_or_default();
     PoolVolumeReport {
-        name: volume.name().unwrap_or_default(),
-        uuid: crate::process::output::uuid(&volume.uuid()),
+        name,
+        uuid: uuid(&volume.uuid()),
         size_bytes: bytes(status.blocks),
         allocated_bytes: bytes(volume.allocated().unwrap_or(0)),
         sector_bytes: status.sector as u32,
@@ -102,5 +193,7 @@ pub fn report(volume: &Volume) -> PoolVolumeReport {
         block_device: None,
         link: None,
         lost: None,
+        snapshots: snapshots.iter().map(snapshot_report).collect(),
+        clone_of: volume.clone_of(),
     }
 }

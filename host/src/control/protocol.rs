@@ -2,7 +2,7 @@
 //! UUID. The command sends a request; notes and progress may precede the answer.
 
 use super::{
-    name::MemberName,
+    name::{MemberName, SnapshotName},
     pool::WantedVolume,
     tenants::{NewNamespace, NewQos},
 };
@@ -13,13 +13,13 @@ use crate::{
     report::{Compression, Rebuild, WhenFull},
 };
 use anyhow::{Context, Result, bail, ensure};
-use engine::volume::{Unit, Volume, VolumeError};
+use engine::volume::{PoolError, Unit, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 17;
+pub const PROTOCOL: u32 = 18;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -72,8 +72,14 @@ pub enum Request {
     SetVolume { volume: Option<String>, change: VolumeChange },
     /// Adds a volume to the pool, and serves it: [`crate::report::PoolVolumeReport`].
     CreateVolume(WantedVolume),
-    /// Removes a volume of the pool with its data.
+    /// Removes a volume of the pool with its data, or the snapshot VOLUME@SNAPSHOT.
     RemoveVolume { volume: String, yes: bool },
+    /// Makes snapshots of volumes of the pool, all of the same moment: a [`crate::report::SnapshotReport`] for each.
+    SnapshotVolumes { snapshots: Vec<SnapshotName> },
+    /// Adds a clone of a snapshot to the pool, and serves it: [`crate::report::PoolVolumeReport`].
+    CloneSnapshot { snapshot: SnapshotName, name: String },
+    /// Compares a snapshot with a later one of its volume, or with the volume: [`crate::report::ChangedRange`]s.
+    CompareSnapshot { snapshot: SnapshotName, to: Option<String> },
     /// Adds a namespace with its block device: [`crate::report::Division`].
     CreateNamespace(NewNamespace),
     /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
@@ -118,8 +124,9 @@ impl VolumeChange {
     /// Applies the changes.
     ///
     /// # Errors
-    /// A unit, a loan or a size is impossible, or the volume has failed.
+    /// It is a snapshot; a unit, a loan or a size is impossible; or the volume has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
+        ensure!(!volume.is_snapshot(), PoolError::IsSnapshot);
         let VolumeChange { compression, unit_bytes, lent_blocks, when_full, blocks } = self;
         let status = volume.status();
         if compression.is_some() || unit_bytes.is_some() {

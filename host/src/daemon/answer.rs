@@ -131,6 +131,15 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
         Request::RemoveVolume { volume, yes } => {
             serde_json::to_value(volumes::remove_volume(daemon, &volume, yes).await?)?
         }
+        Request::SnapshotVolumes { snapshots } => {
+            serde_json::to_value(volumes::snapshot_volumes(daemon, &snapshots).await?)?
+        }
+        Request::CloneSnapshot { snapshot, name } => {
+            serde_json::to_value(volumes::clone_snapshot(daemon, &snapshot, &name).await?)?
+        }
+        Request::CompareSnapshot { snapshot, to } => {
+            serde_json::to_value(volumes::compare_snapshot(daemon, &snapshot, to.as_deref()).await?)?
+        }
         Request::CreateNamespace(wanted) => {
             serde_json::to_value(namespaces::create_namespace(daemon, &wanted).await?)?
         }

@@ -6,6 +6,7 @@ use super::{
     state::{Daemon, Phase, log},
 };
 use crate::{
+    control::pool::volumes_with_snapshots,
     process::{
         memory_lock::lock_memory,
         output::{quoted, uuid},
@@ -52,9 +53,7 @@ pub fn serve_nbd(daemon: &Rc<Daemon>, place: &nbd::NbdAddress, left: Option<AckL
             let called = &status.name;
             let volumes = match volume.with_context(|| no_volume(called))? {
                 Opened::Volume(volume) => vec![(called.clone(), volume)],
-                Opened::Pool(pool) => {
-                    pool.volumes().into_iter().filter_map(|volume| Some((volume.name()?, volume))).collect()
-                }
+                Opened::Pool(pool) => volumes_with_snapshots(&pool),
             };
             let server = nbd::Server::start(&daemon.reactor, volumes, place, status.read_only)?;
             ack_log.note_server(&server.place().argument())?;

@@ -93,7 +93,7 @@ pub(super) fn pool_volumes(daemon: &Daemon, lost: &[LostBlocks]) -> Option<Vec<P
             block_device: block.map(|block| block.path.display().to_string()),
             link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
             lost: losses.of(lost, volume.slot()),
-            ..pool::report(volume)
+            ..pool::report(&pool, volume)
         }
     };
     Some(pool.volumes().iter().map(report).collect())

@@ -36,8 +36,8 @@ pub use events::EventReport;
 pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
 pub use presence::{hidden, is_there};
 pub use volume::{
-    Compression, PoolVolumeReport, Space, VolumeLosses, VolumeRange, VolumeReport, VolumeSet, WhenFull,
-    WrittenBytes, given_up, no_start, no_volume,
+    ChangedRange, Compression, PoolVolumeReport, SnapshotReport, Space, VolumeLosses, VolumeRange,
+    VolumeReport, VolumeSet, WhenFull, WrittenBytes, given_up, no_start, no_volume,
 };
 pub use words::{has_or_have, in_a_row, is_or_are, members_named, number, so_many_zones};
 

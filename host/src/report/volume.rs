@@ -4,7 +4,7 @@ use crate::process::size::{bytes, show};
 use anyhow::anyhow;
 use engine::volume::{Codec, Level, StoredBlocks, Unit, VolumeError, VolumeStatus, WrittenBlocks};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr};
 
 /// State of a volume. Counters of written bytes start at zero when the volume is started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -86,6 +86,51 @@ impl VolumeLosses {
     }
 }
 
+/// A range of a volume that may differ between two moments.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangedRange {
+    pub offset_bytes: u64,
+    pub length_bytes: u64,
+}
+
+impl ChangedRange {
+    /// Most ranges of a comparison.
+    const MOST: usize = 1 << 16;
+
+    /// These ranges of blocks, which are in ascending order. If there are more than 65,536, the closest ones are joined, with
+    /// the blocks between them.
+    pub fn of(ranges: &[Range<u64>]) -> Vec<ChangedRange> {
+        let mut is_joined = vec![false; ranges.len()];
+        if let Some(excess) = ranges.len().checked_sub(ChangedRange::MOST + 1) {
+            let mut by_gap: Vec<usize> = (1..ranges.len()).collect();
+            by_gap.select_nth_unstable_by_key(excess, |n| (ranges[*n].start - ranges[n - 1].end, *n));
+            by_gap[..=excess].iter().for_each(|n| is_joined[*n] = true);
+        }
+        let mut found: Vec<ChangedRange> = Vec::new();
+        for (range, is_joined) in ranges.iter().zip(is_joined) {
+            match found.last_mut().filter(|_| is_joined) {
+                Some(last) => last.length_bytes = bytes(range.end) - last.offset_bytes,
+                None => found.push(ChangedRange {
+                    offset_bytes: bytes(range.start),
+                    length_bytes: bytes(range.end - range.start),
+                }),
+            }
+        }
+        found
+    }
+}
+
+/// State of a snapshot of a volume of a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SnapshotReport {
+    /// Without the name of its volume.
+    pub name: String,
+    pub uuid: String,
+    pub size_bytes: u64,
+    /// Size of the extents that it has got from the pool, for data that the volume does not have any more.
+    pub allocated_bytes: u64,
+}
+
 /// State of a volume of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolVolumeReport {
@@ -108,6 +153,10 @@ pub struct PoolVolumeReport {
     pub link: Option<String>,
     /// Ranges that the array has lost; `None` while they are not known.
     pub lost: Option<VolumeLosses>,
+    /// Its snapshots, the earliest first.
+    pub snapshots: Vec<SnapshotReport>,
+    /// The snapshot VOLUME@SNAPSHOT of which it is a clone.
+    pub clone_of: Option<String>,
 }
 
 /// Codec for new data: `off`, `lz4` or `zstd:LEVEL`.
@@ -440,6 +489,26 @@ mod tests {
         for wrong in ["", "wait", "queue:", "queue:0", "queue:256", "queue:-1"] {
             assert!(wrong.parse::<WhenFull>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn too_many_changed_ranges_are_joined() {
+        let found = |ranges: &[Range<u64>]| {
+            let blocks = |range: &ChangedRange| {
+                let start = range.offset_bytes / 4096;
+                start..start + range.length_bytes / 4096
+            };
+            ChangedRange::of(ranges).iter().map(blocks).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), []);
+        assert_eq!(found(&[0..2, 3..4, 9..10]), [0..2, 3..4, 9..10]);
+        // One more than possible; the last two are the closest.
+        let most = ChangedRange::MOST as u64;
+        let mut many: Vec<Range<u64>> = (0..most).map(|n| 4 * n..4 * n + 1).collect();
+        many.push(4 * most - 2..4 * most + 6);
+        let joined = found(&many);
+        assert!(joined.len() == many.len() - 1 && joined[..joined.len() - 1] == many[..joined.len() - 1]);
+        assert_eq!(joined.last(), Some(&(4 * most - 4..4 * most + 6)));
     }
 
     #[test]

@@ -105,6 +105,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 struct ServedVolume {
     /// The name by which clients select it.
     name: String,
+    /// Whether it is a snapshot, which is read-only.
+    is_snapshot: bool,
     bytes: Bytes,
 }
 
@@ -168,10 +170,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves another volume, to clients that connect from now on.
+    /// Serves another volume or snapshot, to clients that connect from now on.
     pub fn add(&self, name: String, volume: Volume) {
+        let is_snapshot = volume.is_snapshot();
         let bytes = Bytes::of(volume, self.buffers.clone(), Some(self.ring.clone()));
-        self.volumes.borrow_mut().push(Rc::new(ServedVolume { name, bytes }));
+        self.volumes.borrow_mut().push(Rc::new(ServedVolume { name, is_snapshot, bytes }));
     }
 
     /// Serves a volume no longer; `false` if it has clients.
@@ -307,8 +310,13 @@ impl Server {
             // If the client disappears or sends invalid data, only its own connection ends.
             let volumes = server.volumes.borrow().clone();
             let export = |served: &Rc<ServedVolume>| {
-                let (name, size_bytes) = (served.name.clone(), served.bytes.size_bytes());
-                NbdExport { name, size_bytes, read_only: server.read_only }
+                let ServedVolume { name, is_snapshot, bytes } = &**served;
+                NbdExport {
+                    name: name.clone(),
+                    size_bytes: bytes.size_bytes(),
+                    read_only: server.read_only || *is_snapshot,
+                    is_snapshot: *is_snapshot,
+                }
             };
             let exports = volumes.iter().map(export).collect();
             let Ok(Some(terms)) = connection.negotiate(exports).await else { return };

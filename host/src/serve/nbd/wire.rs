@@ -83,10 +83,11 @@ pub const NOT_FAST: u32 = errno::ENOTSUP;
 /// An exported volume.
 #[derive(Clone, Debug)]
 pub struct NbdExport {
-    /// The name by which clients select it. If it is the only one, an empty name selects it, too.
+    /// The name by which clients select it. If it is the only one beside snapshots, an empty name selects it, too.
     pub name: String,
     pub size_bytes: u64,
     pub read_only: bool,
+    pub is_snapshot: bool,
 }
 
 impl NbdExport {
@@ -186,10 +187,11 @@ impl Negotiation {
 
     /// Index of the export that clients call `name`.
     fn find(&self, name: &[u8]) -> Option<usize> {
-        match &self.exports[..] {
-            [_] if name.is_empty() => Some(0),
-            exports => exports.iter().position(|export| export.name.as_bytes() == name),
+        if !name.is_empty() {
+            return self.exports.iter().position(|export| export.name.as_bytes() == name);
         }
+        let mut volumes = self.exports.iter().enumerate().filter(|(_, export)| !export.is_snapshot);
+        volumes.next().filter(|_| volumes.next().is_none()).map(|(index, _)| index)
     }
 
     /// Parses an option's header: bytes of its data; `None` if it is invalid, or there have been too many options.
@@ -495,7 +497,7 @@ mod tests {
     use super::*;
 
     fn export() -> NbdExport {
-        NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false }
+        NbdExport { name: "tank".into(), size_bytes: 1 << 30, read_only: false, is_snapshot: false }
     }
 
     fn header(number: u32, data: &[u8]) -> [u8; OPTION_BYTES] {
@@ -572,6 +574,11 @@ mod tests {
         assert_eq!(negotiation.terms().export, 1);
         let mut negotiation = Negotiation::new(exports.to_vec(), [0, 0, 0, 3]).unwrap();
         assert_eq!(negotiation.answer(&header(1, b"logs"), b"logs", &mut Vec::new()), Next::Requests);
+        assert_eq!(negotiation.terms().export, 1);
+        // Snapshots do not change the meaning of the empty name.
+        let snapshot = NbdExport { name: "tank@monday".into(), is_snapshot: true, ..export() };
+        let mut negotiation = Negotiation::new(vec![snapshot, export()], [0, 0, 0, 3]).unwrap();
+        assert_eq!(ask(&mut negotiation, 7, &about("", &[0, 0])).0, Next::Requests);
         assert_eq!(negotiation.terms().export, 1);
     }
 
