@@ -140,7 +140,7 @@ impl Volume {
     /// Those of the device; LBA Out of Range.
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
         let Some(volume) = &self.of_pool else { return self.space.read(at, data).await };
-        match volume.begin_plain(at, &data) {
+        match volume.begin_plain(at, &data, false) {
             Some(request) => self.space.read(request.place, data).await,
             None => Box::pin(volume.read(at, data)).await,
         }
@@ -159,7 +159,7 @@ impl Volume {
             self.check_is_volume()?;
             return self.space.write(at, data, terms(self.space.encoding())).await;
         };
-        match volume.begin_plain(at, data) {
+        match volume.begin_plain(at, data, true) {
             Some(request) => self.space.write(request.place, data, terms(request.encoding)).await,
             None => Box::pin(volume.write(at, data, fua)).await,
         }

@@ -458,15 +458,16 @@ impl VolumeOfPool {
         Ok(self.set(move |record| record.blocks = record.blocks.max(blocks)).await?)
     }
 
-    /// Begins a request that concerns one extent of the pool alone, without waiting. `None` for other requests, also for
-    /// those that fail.
-    pub fn begin_plain(&self, at: u64, data: &Buf) -> Option<PlainRequest<'_>> {
+    /// Begins a read, or a write (`writes`), that concerns one extent of the pool alone, without waiting. `None` for other
+    /// requests, also for those that fail.
+    pub fn begin_plain(&self, at: u64, data: &Buf, writes: bool) -> Option<PlainRequest<'_>> {
         let VolumeOfPool { pool, volume } = self;
         let (size, blocks) = (pool.layout.extent_blocks as u64, data.blocks());
         let index = at / size;
         let from = at - index * size;
         let fits = data.len().is_multiple_of(BLOCK) && blocks > 0 && from + blocks <= size;
-        let is_plain = volume.origin == VolumeOrigin::Empty && volume.snapshots.borrow().is_empty();
+        let keeps = || writes && !volume.snapshots.borrow().is_empty();
+        let is_plain = volume.origin == VolumeOrigin::Empty && !keeps();
         let is_inside = || at.checked_add(blocks).is_some_and(|end| end <= volume.blocks.get());
         if !fits || !is_plain || !is_inside() || volume.quiet.get() > 0 {
             return None;
