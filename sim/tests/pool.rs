@@ -1,7 +1,8 @@
 //! Pools: volumes are added, written, enlarged, renamed and removed, and each of these is interrupted at any moment.
 
 use crate::support::{
-    pool::{BLOCKS, EXTENT, SLOTS, Scene, geometry, new, opened, run},
+    array::run,
+    pool::{BLOCKS, EXTENT, SLOTS, Scene, geometry, new, opened},
     volume::block,
 };
 use emu::ssd::{EmulatedDrive, Model};

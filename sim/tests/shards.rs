@@ -1,17 +1,18 @@
 //! Volumes of several shards, as devices above 16 TiB have them.
 
+use crate::support::volume::Leaving;
 use emu::{
     rng::Rng,
     ssd::{EmulatedDrive, Fault, Model},
 };
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
+    device::{Command, Geometry, ZonedDevice},
     runtime::Runtime,
     volume::{NoVolume, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
     zone::{Lba, ZoneIndex},
 };
-use std::{cell::Cell, rc::Rc};
+use std::rc::Rc;
 
 const SHARDS: u32 = 3;
 const BLOCKS: u64 = 3 * 16 * 20 + 7;
@@ -33,28 +34,6 @@ fn open(drive: &EmulatedDrive) -> Result<(Runtime, Volume), VolumeError> {
     let runtime = Runtime::new();
     let opened = wait(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), VolumeOptions::default()))?;
     Ok((runtime, opened))
-}
-
-/// A device that is gone after some commands.
-struct Leaving {
-    drive: EmulatedDrive,
-    left: Cell<u32>,
-}
-
-impl ZonedDevice for Leaving {
-    fn geometry(&self) -> &Geometry {
-        self.drive.geometry()
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        match self.left.get().checked_sub(1) {
-            Some(left) => {
-                self.left.set(left);
-                self.drive.submit(command)
-            }
-            None => Completion::failed(DeviceError::Gone),
-        }
-    }
 }
 
 /// Blocks of which each byte is the same.
@@ -142,7 +121,7 @@ fn flush_fails_after_failed_write_of_any_shard() {
 fn interrupted_creation_of_shards_is_repeated() {
     for commands in 0.. {
         let drive = EmulatedDrive::in_memory(&geometry());
-        let device = Rc::new(Leaving { drive: drive.clone(), left: commands.into() });
+        let device = Rc::new(Leaving::after(&drive, commands));
         let runtime = Runtime::new();
         let first = wait(&runtime, Volume::create(&runtime, device, options(1)));
         let is_there = open(&drive).is_ok();

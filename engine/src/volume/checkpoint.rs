@@ -10,12 +10,13 @@ use crate::{
     runtime::{COPY, give_way, work},
     volume::{
         address::{self, Address},
-        core::{MOST_LOADS, Need, VolumeCore, VolumeState, deactivate_zone},
+        core::{MOST_LOADS, Need, VolumeCore, deactivate_zone},
         format::{
             CutRecord, FANOUT, Kind, Root, Seal, VolumeIdentity, ZoneUse, payload_mut, put_addresses, seal,
         },
         scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
+        state::VolumeState,
         stream::{MAP, Ticket},
     },
     zone::ZoneIndex,

@@ -4,8 +4,9 @@ use crate::{
     buf::{BLOCK, Buf},
     volume::{
         address::Unit,
-        core::{VolumeCore, VolumeState},
+        core::VolumeCore,
         piece::{CompressionJob, CompressionWorkers, Encoding, PackedPieces, PendingJob},
+        state::VolumeState,
     },
 };
 use std::{collections::VecDeque, ops::Range};

@@ -1,23 +1,24 @@
-//! State of a running volume, shared by its requests and background tasks, and access to pages of the map.
+//! A running volume, shared by its requests and background tasks, and access to pages of the map.
 //!
-//! All state is in one [`VolumeState`], which changes in synchronous stretches only; after every wait it has to be read
+//! All mutable state is in one [`VolumeState`], which changes in synchronous stretches only; after every wait it has to be read
 //! again. A task waits at a [`Gate`], which is opened when the condition may have become true.
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status, ZonedDevice, Zones},
     evidence::reread_verified,
-    runtime::{COPY, CombinedOperation, Gate, give_way, work},
+    runtime::{CombinedOperation, Gate, give_way, work},
     volume::{
-        address::{self, Address, GRAIN, GRAINS, HOLE, Unit},
+        address::{Address, GRAIN, Unit},
         error::VolumeError,
-        format::{EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, VolumeIdentity, ZoneUse, read_group},
+        format::{FANOUT, GroupHeader, Kind, VolumeIdentity, ZoneUse, read_group},
         map::PagedMap,
         options::VolumeOptions,
-        piece::{Codec, CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
-        space::{Space, ZonePurpose, bytes_in},
+        piece::{Codec, CompressionWorkers, Patience, PieceDecoder},
+        space::{Space, bytes_in},
+        state::VolumeState,
         status::{VolumeStatus, WrittenBlocks},
-        stream::{COLD, Common, HOT, MOVED, Stream, Ticket},
+        stream::{COLD, Common, HOT, Log, MOVED, Stream, Ticket},
         victim::Lifespan,
     },
     zone::{Lba, ZoneIndex},
@@ -30,43 +31,6 @@ use std::{
 
 /// Maximum number of pages of the map that are read at a time.
 pub const MOST_LOADS: usize = 64;
-
-/// Zones' worth of blocks that may be written between two checkpoints: limits the blocks that a start has to read.
-const MOST_BEHIND_CUT: u64 = 4;
-
-/// Where a snapshot keeps the blocks of a volume that change: the distance to the block that keeps a block, and to that
-/// of a later snapshot that is being removed, whose blocks are merged into it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
-    pub to: Distance,
-    pub merged: Option<Distance>,
-}
-
-/// Difference between the numbers of two blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Distance(pub i64);
-
-impl Distance {
-    /// The distance from a block to another one.
-    pub fn between(from: u64, to: u64) -> Distance {
-        Distance(to as i64 - from as i64)
-    }
-
-    /// The block at this distance from another one.
-    pub fn of(self, block: u64) -> u64 {
-        block.wrapping_add_signed(self.0)
-    }
-}
-
-impl Keep {
-    /// Entries before one that changes blocks.
-    pub fn leads(self, block: u64, blocks: u32) -> impl Iterator<Item = Lead> + Clone {
-        let (to, from) = (self.to.of(block), block as u32);
-        let merge =
-            self.merged.map(|merged| (to, EntryKind::Merge { from: merged.of(block) as u32, blocks }));
-        merge.into_iter().chain([(to, EntryKind::Keep { from, blocks })])
-    }
-}
 
 /// The blocks of a pool that may have the data of others: those of snapshots.
 pub trait Kin {
@@ -121,70 +85,6 @@ pub struct VolumeCore {
     pub unread: Gate,
 }
 
-/// Mutable state of a running volume.
-pub struct VolumeState {
-    /// Logical blocks of the next root.
-    pub blocks: u64,
-    pub map: PagedMap,
-    pub space: Space,
-    pub streams: [Stream; 3],
-    /// Zone and offset at which the next map page is written; `None` if no map zone is open.
-    pub map_open: Option<(u32, u32)>,
-    /// Places of the blocks of the directory; 0 for blocks that were never written.
-    pub directory: Vec<Address>,
-    /// Blocks of the directory that the next checkpoint has to write.
-    pub directory_changed: BTreeSet<u32>,
-    /// Head zone of the newest root, and offset in it of the next one.
-    pub head: (u32, u32),
-    /// Number of the last cut.
-    pub generation: u64,
-    /// Number of the next entry.
-    pub next_number: u64,
-    pub lifespan: Lifespan,
-    /// Codec of new data.
-    pub codec: Option<Codec>,
-    /// Largest unit of new data.
-    pub unit: Unit,
-    /// Seconds for which a write waits for room; 0 if it fails at once.
-    pub queue_seconds: u8,
-    /// [`Root::has_snapshots`] of the next root.
-    pub has_snapshots: bool,
-    /// Number of blocks that snapshots have passed on since the start.
-    pub passed_on: u64,
-    pub encoder: Option<PieceEncoder>,
-    pub patience: Patience,
-    pub pool: BufPool,
-    /// Value of `next_number` when garbage collection last stopped because it had no zone to move blocks to and no dead
-    /// zone that a checkpoint would free. A retry is useless before there is another entry.
-    pub stalled_at: Option<u64>,
-    /// Number of writes and discards refused for lack of room.
-    pub refused: u64,
-    /// Value of `refused` when garbage collection last began to empty a zone.
-    pub tried: u64,
-    /// Pages that are being read.
-    loading: BTreeSet<u32>,
-    /// Blocks written since the last cut.
-    pub behind_cut: u64,
-    /// Number of the last checkpoint that was begun.
-    pub begun: u64,
-    /// Number of the last checkpoint that has ended.
-    pub done: u64,
-    /// Number of the last checkpoint that is requested.
-    pub wanted: u64,
-    /// A checkpoint is in progress, after which pages of the map can be evicted: no other one has to be requested for
-    /// that.
-    pub thaws: bool,
-    /// Throttle: blocks that writers may still write, earned by garbage collection; `None` if they are not throttled.
-    pub credit: Option<u64>,
-    /// Garbage collection is emptying or freeing zones.
-    pub collects: bool,
-    pub written: WrittenBlocks,
-    pub collected_zones: u64,
-    pub discarded: u64,
-    pub pages_read: u64,
-    pub failed: Option<DeviceError>,
-}
-
 /// The purpose for which a page of the map is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -213,299 +113,6 @@ pub struct Start {
     pub unit: Unit,
     pub queue_seconds: u8,
     pub has_snapshots: bool,
-}
-
-/// An entry that precedes another one in its group: its first block, and what it does.
-pub type Lead = (u64, EntryKind);
-
-/// A piece to be written, and the blocks of its unit that its entry maps (`there`, a bit for each).
-#[derive(Clone, Copy)]
-pub struct Piece<'p> {
-    pub bytes: &'p [u8],
-    pub unit: Unit,
-    pub there: u16,
-}
-
-impl<'p> Piece<'p> {
-    /// The piece of a unit of which all blocks are mapped.
-    pub fn all((bytes, unit): (&'p [u8], Unit)) -> Piece<'p> {
-        Piece { bytes, unit, there: unit.mask() }
-    }
-
-    /// Length in grains.
-    pub fn grains(&self) -> u32 {
-        (self.bytes.len() / GRAIN) as u32
-    }
-}
-
-impl VolumeState {
-    /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and before it those of `leads`, and
-    /// changes the map accordingly; returns the ticket of their group. `None`, and no entry was made, if there is no room
-    /// at present. The pages of all blocks have to be known.
-    pub fn place(
-        &mut self,
-        core: &VolumeCore,
-        block: u64,
-        piece: Piece<'_>,
-        (stream, fua): (usize, bool),
-        leads: impl Iterator<Item = Lead> + Clone,
-    ) -> Option<Ticket> {
-        let (grains, most) = (piece.grains(), GRAINS * piece.unit.blocks());
-        assert!(
-            (1..=most).contains(&grains) && piece.there & !piece.unit.mask() == 0,
-            "a piece of {grains} grains, of a unit of {most}, for the blocks {:#x} from {block} on",
-            piece.there
-        );
-        let purpose = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
-        let index = self.space.plan().index_of(stream);
-        let number = self.next_number;
-        let VolumeState { streams, space, pool, written, .. } = self;
-        let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
-        let stream = &mut streams[index];
-        let begun = stream.begun();
-        let size = (piece.grains(), 1 + leads.clone().count() as u64);
-        if !stream.prepare(index, (purpose, size), space, number, &mut common) {
-            return None;
-        }
-        let headers = stream.begun() - begun;
-        self.put_leads(index, leads);
-        let kind = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
-        let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
-        let (place, blocks) = self.streams[index].put(entry, piece.bytes, fua, &self.space)?;
-        work(piece.grains().div_ceil(GRAINS) * COPY);
-        self.apply(block, kind, place);
-        self.next_number += 1;
-        self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
-        let logical = piece.there.count_ones() as u64;
-        match purpose {
-            ZonePurpose::Collection => self.written.moved += logical,
-            _ => {
-                self.written.user += logical;
-                self.spend(blocks as u64 + headers);
-            }
-        }
-        Some((index, self.streams[index].begun()))
-    }
-
-    /// Makes entries without data, in one group, and changes the map accordingly; the blocks of each are in one page of
-    /// the map (of which `PagedMap::is_known` is true). `purpose` decides whether another zone may be begun for them.
-    /// `None`, without an entry, if there is no room at present.
-    pub fn change(
-        &mut self,
-        core: &VolumeCore,
-        entries: impl Iterator<Item = Lead> + Clone,
-        purpose: ZonePurpose,
-    ) -> Option<Ticket> {
-        let number = self.next_number;
-        let index = self.discards(core.options.apart);
-        let VolumeState { streams, space, pool, written, .. } = self;
-        let mut common = Common { device: &*core.device, volume: core.mark, pool, written };
-        let begun = streams[index].begun();
-        let size = (0, entries.clone().count() as u64);
-        if !streams[index].prepare(index, (purpose, size), space, number, &mut common) {
-            return None;
-        }
-        self.behind_cut += streams[index].begun() - begun;
-        self.put_leads(index, entries);
-        Some((index, self.streams[index].begun()))
-    }
-
-    /// Puts entries without data into the group of a stream that is being filled, which has room for them, and applies
-    /// them.
-    fn put_leads(&mut self, index: usize, leads: impl Iterator<Item = Lead>) {
-        for (block, kind) in leads {
-            let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
-            self.streams[index].put_without_data(entry);
-            self.next_number += 1;
-            self.apply(block, kind, 0);
-            if let EntryKind::Discard(blocks) | EntryKind::Hole(blocks) = kind {
-                self.discarded += blocks as u64;
-            }
-        }
-    }
-
-    /// Applies an entry to the map. The pages of its blocks have to be known.
-    pub fn apply(&mut self, block: u64, kind: EntryKind, place: Address) {
-        for index in 0..kind.blocks() {
-            let block = block + index;
-            let other = kind.from().map(|from| from as u64 + index);
-            let theirs = other.map_or(0, |other| self.known(other));
-            match (kind, other) {
-                (EntryKind::Discard(_), _) => self.set(block, 0),
-                (EntryKind::Hole(_), _) => self.set(block, HOLE),
-                (EntryKind::Data { there, .. }, _) if there >> index & 1 == 1 => self.set(block, place),
-                (EntryKind::Keep { .. }, Some(_)) if self.known(block) == 0 => {
-                    self.set(block, if theirs == 0 { HOLE } else { theirs });
-                }
-                (EntryKind::Merge { .. }, Some(other)) if theirs != 0 => {
-                    self.passed_on += 1;
-                    self.set(other, 0);
-                    if self.known(block) == 0 {
-                        self.set(block, theirs);
-                    }
-                }
-                (EntryKind::Return { .. }, Some(other)) if theirs != 0 => {
-                    self.passed_on += 1;
-                    self.set(other, 0);
-                    self.set(block, if theirs == HOLE { 0 } else { theirs });
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The entry of a block in the map, the page of which has to be known.
-    pub fn known(&mut self, block: u64) -> Address {
-        let entry = self.map.get(block);
-        assert!(entry.is_some(), "the page of block {block} has to be known");
-        entry.unwrap_or(0)
-    }
-
-    /// The place of block `index` of a view of few blocks, whose pages have to be known; 0 if it reads as zeros.
-    pub fn seen(&mut self, view: &[u64], index: u64) -> Address {
-        for start in view {
-            match self.map.get(start + index).unwrap_or(0) {
-                0 => {}
-                HOLE => return 0,
-                place => return place,
-            }
-        }
-        0
-    }
-
-    /// Sets the place of a block in the map, and adjusts the live counts of the zones.
-    fn set(&mut self, block: u64, place: Address) {
-        let before = self.map.get(block).unwrap_or(0);
-        if before == place {
-            return;
-        }
-        let were = self.live(block, before);
-        _ = self.map.set(block, place);
-        let are = self.live(block, place);
-        self.space.moved((before, were), (place, are));
-    }
-
-    /// Number of blocks of a unit that are at `place`, the place of `block`. The page has to be known.
-    fn live(&mut self, block: u64, place: Address) -> u32 {
-        if address::unit(place) == Unit::BLOCK { 1 } else { self.there(block, place).count_ones() }
-    }
-
-    /// A bit for each block of a unit that is at `place`, the present or a former place of `block`. The page has to be
-    /// known.
-    pub fn there(&mut self, block: u64, place: Address) -> u16 {
-        let unit = address::unit(place);
-        let first = unit.first(block);
-        let at_place = |index: &u32| self.map.get(first + *index as u64) == Some(place);
-        (0..unit.blocks()).filter(at_place).fold(0, |there, index| there | 1 << index)
-    }
-
-    /// Whether all blocks of the unit that begins with `block` may be stored as a piece of `grains` grains: there is
-    /// room, or this takes no additional room. With `uses_reserve` new blocks may use the reserve, too. The page has to
-    /// be known.
-    pub fn has_room(
-        &mut self,
-        block: u64,
-        (unit, grains): (Unit, u32),
-        uses_reserve: bool,
-        keep: Option<Keep>,
-    ) -> bool {
-        let more = address::charge(grains, unit.blocks());
-        if let Some(held) = keep.and_then(|keep| self.keeps(block, unit.blocks(), keep)) {
-            return self.space.has_room_for_new(more + held);
-        }
-        if self.space.has_room_for_new(more) {
-            return true;
-        }
-        let more = more.saturating_sub(self.freed(block, unit));
-        // Only overwrites may use the reserve: the journal and the metadata of a full file system.
-        let mut blocks = block..block + unit.blocks() as u64;
-        match uses_reserve || blocks.all(|block| self.map.get(block).is_some_and(address::is_piece)) {
-            true => self.space.has_room(more),
-            false => self.space.has_room_for_new(more),
-        }
-    }
-
-    /// Grains by which pieces may count for more if a snapshot takes blocks, beside those that replace these: a unit counts
-    /// for more if two volumes have a part of it each. `None` if the blocks that are replaced free their room as usual. The
-    /// pages have to be known.
-    pub fn keeps(&mut self, block: u64, blocks: u32, keep: Keep) -> Option<u32> {
-        let (all, mut held, mut takes) = (block..block + blocks as u64, 0, false);
-        for block in all.clone() {
-            if self.known(keep.to.of(block)) != 0 {
-                continue;
-            }
-            let merged = keep.merged.map_or(0, |merged| self.known(merged.of(block)));
-            takes |= merged == 0;
-            let place = if merged == 0 { self.known(block) } else { merged };
-            let unit = address::unit(place);
-            let is_whole =
-                all.contains(&unit.first(block)) && unit.first(block) + unit.blocks() as u64 <= all.end;
-            held += if is_whole { 0 } else { GRAINS };
-        }
-        (takes || held > 0).then_some(held)
-    }
-
-    /// Grains of room that become free if all blocks of the unit that begins with `block` are written anew.
-    fn freed(&mut self, block: u64, unit: Unit) -> u32 {
-        let mut gone: [(Address, u32); 16] = [(0, 0); 16];
-        let mut freed = 0;
-        for block in block..block + unit.blocks() as u64 {
-            let place = self.map.get(block).filter(|place| address::is_piece(*place));
-            if let Some(place) = place
-                && let Some((of, gone)) = gone.iter_mut().find(|(of, _)| [0, place].contains(of))
-            {
-                let live = self.live(block, place);
-                freed += address::share(place, live.saturating_sub(*gone));
-                (*of, *gone) = (place, *gone + 1);
-            }
-        }
-        freed
-    }
-
-    /// Index of the stream that takes the entries of discards.
-    pub fn discards(&self, apart: bool) -> usize {
-        if apart { HOT } else { self.space.plan().index_of(COLD) }
-    }
-
-    /// The stream, `HOT` or `COLD`, for a new version of a block; its previous version is at `before`, 0 for none.
-    pub fn stream_of(&self, before: Address, apart: bool) -> usize {
-        if !address::is_piece(before) || !apart {
-            return COLD;
-        }
-        let (zone, _) = self.space.locate(before);
-        let age = self.space.next_segment.saturating_sub(self.space.zone(zone).record.segment);
-        if self.lifespan.is_hot(age) { HOT } else { COLD }
-    }
-
-    /// Whether writers have credit for another block, or are not throttled.
-    pub fn may_write(&self) -> bool {
-        self.credit != Some(0)
-    }
-
-    /// Takes `blocks` blocks, headers included, from the credit of writers.
-    fn spend(&mut self, blocks: u64) {
-        if let Some(credit) = &mut self.credit {
-            *credit = credit.saturating_sub(blocks);
-        }
-    }
-
-    /// The piece at `place` if its group has not landed yet.
-    pub fn in_memory(&self, place: Address) -> Option<&[u8]> {
-        let (zone, offset) = self.space.locate(place);
-        self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
-    }
-
-    /// Address on the device of the block in which the piece at `place` begins.
-    pub fn lba(&self, device: &dyn ZonedDevice, place: Address) -> Lba {
-        let (zone, offset) = self.space.locate(place);
-        Lba(device.geometry().start(ZoneIndex(zone)).0 + offset as u64)
-    }
-
-    /// Whether so much was changed or written since the last checkpoint that another one is due.
-    fn is_checkpoint_due(&self) -> bool {
-        let most = MOST_BEHIND_CUT * self.space.plan().capacity as u64;
-        self.map.is_strained() || self.behind_cut > most
-    }
 }
 
 /// Most pages that are needed together: of a block, of where the latest snapshot keeps it, and of the one snapshot of the
@@ -661,6 +268,11 @@ impl VolumeCore {
         }
     }
 
+    /// Where its groups are written.
+    pub fn log(&self) -> Log<'_> {
+        Log { device: &*self.device, volume: self.mark }
+    }
+
     /// Writable blocks of a zone.
     pub fn capacity(&self) -> u32 {
         self.identity.zone_capacity_blocks as u32
@@ -709,7 +321,7 @@ impl VolumeCore {
     pub fn with_stream<T>(&self, index: usize, act: impl FnOnce(&mut Stream, &mut Common<'_>) -> T) -> T {
         let mut state = self.state.borrow_mut();
         let VolumeState { streams, pool, written, .. } = &mut *state;
-        let mut common = Common { device: &*self.device, volume: self.mark, pool, written };
+        let mut common = Common { log: self.log(), pool, written };
         act(&mut streams[index], &mut common)
     }
 
@@ -907,12 +519,16 @@ impl VolumeCore {
         }
     }
 
-    /// Finds the blocks that may have a piece which was written to `block`, that one first.
-    pub fn holders(&self, block: u64, holders: &mut Vec<u64>) {
+    /// Finds the blocks that may have a piece which was first written to the block `name`, that one first, and was last
+    /// moved for `block`.
+    pub fn holders(&self, name: u64, block: u64, holders: &mut Vec<u64>) {
         holders.clear();
-        holders.push(block);
+        holders.push(name);
         if let Some(kin) = self.kin.get() {
-            kin.others(block, holders);
+            kin.others(name, holders);
+        }
+        if !holders.contains(&block) {
+            holders.push(block);
         }
     }
 

@@ -70,13 +70,14 @@ pub enum EntryKind {
     Discard(u32),
     /// This many logical blocks are [holes](address::HOLE).
     Hole(u32),
-    /// Blocks of a snapshot keep what those from `from` on have, or become holes if these have nothing; those that have
-    /// something stay. The next entry changes the blocks from `from` on, and both count together.
+    /// Unmapped blocks of a snapshot get the map entries of the blocks from `from` on, or become holes where these are
+    /// unmapped; mapped ones keep theirs. The next entry changes the blocks from `from` on, and both count together.
     Keep { from: u32, blocks: u32 },
-    /// Blocks that have nothing take what those from `from` on have. These have nothing then, in any case.
+    /// The map entries of the blocks from `from` on move to these blocks where these are unmapped, and are dropped
+    /// elsewhere.
     Merge { from: u32, blocks: u32 },
-    /// Blocks take what those from `from` on have, which lose it, in place of what they have. A hole becomes an unmapped
-    /// block. If these have nothing, the blocks stay.
+    /// The map entries of the blocks from `from` on move to these blocks and replace theirs; a hole becomes an unmapped
+    /// block. A block whose counterpart is unmapped keeps its entry.
     Return { from: u32, blocks: u32 },
     /// Changes nothing: the next entry moves a piece that was written to this block, of which others keep the data.
     Named,
@@ -156,7 +157,7 @@ impl EntryKind {
             5 => EntryKind::Named,
             _ => return None,
         };
-        // What is not used is 0.
+        // An unused field is 0.
         let is_plain = kind.from().is_some() || from == 0;
         (is_plain && blocks > 0 && kind.blocks() == blocks as u64).then_some(kind)
     }
@@ -209,6 +210,19 @@ impl GroupHeader {
             let place = address::place(header + 1 + from / GRAINS, from % GRAINS, (unit, grains));
             from += grains;
             (entry, place)
+        })
+    }
+
+    /// The entries with pieces, as in [`GroupHeader::placed`], each with the block to which its piece was first written.
+    pub fn pieces(&self, header: u32) -> impl Iterator<Item = (u32, &GroupEntry, Address)> {
+        let mut name = None;
+        self.placed(header).filter_map(move |(entry, place)| match entry.kind {
+            EntryKind::Named => {
+                name = Some(entry.block);
+                None
+            }
+            EntryKind::Data { .. } => Some((name.take().unwrap_or(entry.block), entry, place)),
+            _ => None,
         })
     }
 }

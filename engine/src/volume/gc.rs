@@ -12,10 +12,11 @@ use crate::{
     runtime::give_way,
     volume::{
         address::{self, Address, GRAINS, Unit},
-        core::{Distance, Need, Piece, VolumeCore, VolumeState},
+        core::{Need, VolumeCore},
         format::{EntryKind, FANOUT, GroupEntry, ZoneUse},
         piece::Patience,
         space::{HEAD_ZONES, ZonePurpose},
+        state::{Distance, Piece, VolumeState},
         stream::{MOVED, Ticket, piece_of},
         victim,
     },
@@ -141,8 +142,8 @@ async fn empty(core: &VolumeCore, zone: u32) -> Result<(), DeviceError> {
         (record.segment, core.capacity().saturating_sub(record.live.div_ceil(GRAINS)))
     };
     if core.kin.get().is_some() {
-        // Otherwise a recovery could find the move of a block, and not the group that wrote it, which keeps for a snapshot
-        // what was there before.
+        // Otherwise a recovery could find the move of a block without the group that wrote it, and so without the Keep entry
+        // in that group.
         core.flush_device().await?;
     }
     let (mut result, mut credited) = (Ok(()), yields);
@@ -207,19 +208,14 @@ async fn move_groups(
         let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
         let there = header.entries.iter().filter(|entry| entry.kind.grains() > 0 && has(core, entry.block));
         core.fetch(there.map(|entry| entry.block / FANOUT as u32), Need::Write).await;
-        let mut name = None;
-        for (entry, place) in header.placed(zone * capacity + at) {
+        for (name, entry, place) in header.pieces(zone * capacity + at) {
             give_way().await;
             let offset = address::block(place) - zone * capacity;
             let offset_end = offset + address::blocks(place);
-            if entry.kind == EntryKind::Named {
-                name = Some(entry.block);
+            if offset_end > end || !has(core, entry.block) {
                 continue;
             }
-            let name = name.take().filter(|name| has(core, *name)).unwrap_or(entry.block);
-            if entry.kind.grains() == 0 || offset_end > end || !has(core, entry.block) {
-                continue;
-            }
+            let name = if has(core, name) { name } else { entry.block };
             find_holders(core, (name, entry), place, &mut holders).await;
             if !holders.is_empty() {
                 let read = match victim.read(offset, offset_end - offset).await {
@@ -265,10 +261,7 @@ async fn find_holders(
     place: Address,
     holders: &mut Vec<u64>,
 ) {
-    core.holders(name.into(), holders);
-    if !holders.contains(&entry.block.into()) {
-        holders.push(entry.block.into());
-    }
+    core.holders(name.into(), entry.block.into(), holders);
     if holders.len() > 1 {
         core.fetch(holders.iter().map(|block| (block / FANOUT) as u32), Need::Write).await;
     }
@@ -335,7 +328,7 @@ fn move_to(
     name: Distance,
 ) -> Option<Ticket> {
     let named = Some((name.of(block), EntryKind::Named)).filter(|(named, _)| *named != block);
-    state.place(core, block, piece, (MOVED, false), named.into_iter())
+    state.place(core.log(), block, piece, (MOVED, false), named.into_iter())
 }
 
 /// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at present.

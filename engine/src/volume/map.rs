@@ -17,6 +17,11 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
+/// Number of blocks, at most `most`, from each of some blocks on that are in one page of the map.
+pub fn in_one_page(starts: impl Iterator<Item = u64>, most: u64) -> u64 {
+    starts.map(|start| FANOUT - start % FANOUT).fold(most, u64::min)
+}
+
 /// A slot: a page in memory, with its entries in [`PagedMap::tables`].
 struct PageSlot {
     page: u32,

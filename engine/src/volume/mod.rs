@@ -28,6 +28,7 @@ mod scan;
 mod shards;
 mod snapshot;
 mod space;
+mod state;
 mod status;
 mod stored;
 mod stream;

@@ -460,15 +460,7 @@ async fn read_table<T>(
 
 /// The blocks among these that are mapped.
 async fn written_blocks(space: &ThinSpace, blocks: Range<u64>) -> Result<Vec<u64>, DeviceError> {
-    let (mut at, mut written) = (blocks.start, Vec::new());
-    while at < blocks.end {
-        let (is_mapped, alike) = space.extent(at, blocks.end - at).await?;
-        if is_mapped {
-            written.extend(at..at + alike);
-        }
-        at += alike;
-    }
-    Ok(written)
+    Ok(space.mapped(blocks).await?.into_iter().flatten().collect())
 }
 
 /// What a device carries.

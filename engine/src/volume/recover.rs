@@ -14,7 +14,7 @@ use crate::{
         core::{Need, Start, VolumeCore, deactivate_zone},
         error::VolumeError,
         format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
-        map::PagedMap,
+        map::{PagedMap, in_one_page},
         options::{VolumeCreateOptions, VolumeOptions},
         scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk, are_sane},
         space::{HEAD_ZONES, ShardPlan, Space},
@@ -388,7 +388,7 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
         let mut done = 0;
         while done < count {
             let starts = [Some(first + done), others.map(|other| other + done)].into_iter().flatten();
-            let part = starts.clone().map(|start| FANOUT - start % FANOUT).fold(count - done, u64::min);
+            let part = in_one_page(starts.clone(), count - done);
             let pages = starts.clone().map(|start| (start / FANOUT) as u32);
             // After an entry of a page could not be applied, no newer one of that page is.
             if pages.clone().any(|page| lost.contains(&page)) {

@@ -8,11 +8,13 @@ use crate::{
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
         compress::{self, WriteCount, WriteParts, part_end},
-        core::{Distance, Keep, Lead, Need, PagePins, Piece, VolumeCore, VolumeState},
+        core::{Need, PagePins, VolumeCore},
         format::{EntryKind, FANOUT},
         gc,
+        map::in_one_page,
         piece::{Encoding, PackedPieces},
         space::ZonePurpose,
+        state::{Distance, Keep, Lead, Piece, VolumeState},
         stream::Ticket,
     },
 };
@@ -215,8 +217,7 @@ fn start_run<'c>(
         return Ok(blocks - from);
     };
     // The run ends with the first page.
-    let end_of_page = |start: &u64| FANOUT - (start + from) % FANOUT;
-    let blocks = view.iter().map(end_of_page).fold(blocks - from, u64::min) + from;
+    let blocks = in_one_page(view.iter().map(|start| start + from), blocks - from) + from;
     let first = state.seen(view, from);
     if first == 0 {
         target[..BLOCK].fill(0);
@@ -313,12 +314,6 @@ fn concerned(block: u64, keep: Option<Keep>) -> impl Iterator<Item = u64> + Clon
     let [to, merged] = [keep.map(|keep| keep.to), keep.and_then(|keep| keep.merged)];
     let others = [to, merged].into_iter().flatten().map(move |distance| distance.of(block));
     std::iter::once(block).chain(others)
-}
-
-/// Number of blocks from `block` on, up to `end`, that are in one page of the map, as are the blocks where they may be
-/// kept.
-fn in_pages(block: u64, end: u64, keep: Option<Keep>) -> u64 {
-    concerned(block, keep).map(|block| FANOUT - block % FANOUT).fold(end - block, u64::min)
 }
 
 /// Writes blocks from `at` on.
@@ -433,7 +428,7 @@ fn place_blocks(
     request_groups: &mut RequestGroups,
 ) -> Result<(), DeviceError> {
     let mut state = core.state.borrow_mut();
-    let end = *from + in_pages(at + *from, at + end, terms.keep);
+    let end = *from + in_one_page(concerned(at + *from, terms.keep), end - *from);
     while *from < end && state.may_write() {
         let block = at + *from;
         let before = state.map.get(block).unwrap_or(0);
@@ -446,7 +441,7 @@ fn place_blocks(
         }
         let stream = state.stream_of(before, core.options.apart);
         let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, piece.unit.blocks()));
-        let Some(ticket) = state.place(core, block, piece, (stream, terms.fua), leads) else { break };
+        let Some(ticket) = state.place(core.log(), block, piece, (stream, terms.fua), leads) else { break };
         request_groups.add(ticket);
         *from += piece.unit.blocks() as u64;
         if is_spent() {
@@ -527,7 +522,7 @@ pub async fn change(core: &VolumeCore, at: u64, blocks: u64, how: MapChange) -> 
             block += skipped;
             continue;
         }
-        let part = how.concerned(block).map(|block| FANOUT - block % FANOUT).fold(end - block, u64::min);
+        let part = in_one_page(how.concerned(block), end - block);
         let pins = hold_to_change(core, how.concerned(block), &request_groups).await?;
         let is_changed = change_part(core, (block, part as u32), how, purpose, &mut request_groups)?;
         drop(pins);
@@ -577,7 +572,7 @@ fn change_part(
         request_groups.launch(core);
         return Err(refuse(core));
     }
-    let ticket = state.change(core, how.entries(block, blocks), purpose);
+    let ticket = state.change((core.log(), core.options.apart), how.entries(block, blocks), purpose);
     Ok(ticket.is_some_and(|ticket| {
         request_groups.add(ticket);
         true
@@ -636,10 +631,10 @@ pub async fn extent_of_view(core: &VolumeCore, view: &[u64], most: u64) -> Resul
     let (mut index, mut first) = (0, None);
     while index < most {
         give_way().await;
-        let _pins = core.hold_all(view.iter().map(|start| start + index), Need::Read).await?;
+        let starts = view.iter().map(|start| start + index);
+        let _pins = core.hold_all(starts.clone(), Need::Read).await?;
         let mut state = core.state.borrow_mut();
-        let end_of_page = |start: &u64| FANOUT - (start + index) % FANOUT;
-        let end = index + view.iter().map(end_of_page).fold(most - index, u64::min);
+        let end = index + in_one_page(starts, most - index);
         for index in index..end {
             let mapped = state.seen(view, index) != 0;
             if *first.get_or_insert(mapped) != mapped {

@@ -6,24 +6,24 @@
 //! block of a snapshot is the first that is mapped of its own, of those of later snapshots in their order, and of that of
 //! the head. A snapshot that is removed passes on to the one before it what that one needs.
 //!
-//! The blocks of a clone are at first those of a snapshot. It has extents of its own for what is written to it; blocks that
-//! are discarded in it are holes.
+//! The blocks of a clone are at first those of a snapshot. Blocks that are written to the clone are in extents of its own, and
+//! blocks that are discarded in it are holes.
 
 use crate::{
     buf::BLOCK,
     device::DeviceError,
     volume::{
-        core::{Distance, Keep, Kin},
+        core::Kin,
         error::{PoolError, VolumeError},
         format::MOST_LIVE_SHARED,
         part::{PoolCore, PoolVolume, Quiet},
         pool_table::{ExtentOwner, MOST_SNAPSHOTS, VolumeOrigin, VolumeRecord},
         request::MapChange,
+        state::{Distance, Keep},
         thin::View,
     },
 };
 use std::{
-    cell::RefCell,
     collections::BTreeSet,
     ops::Range,
     rc::{Rc, Weak},
@@ -78,7 +78,7 @@ impl PoolCore {
     pub fn full_name(&self, volume: &PoolVolume) -> String {
         let name = volume.record.borrow().name.clone();
         match self.head_of(volume) {
-            Some(head) => format!("{}@{name}", head.record.borrow().name),
+            Some(head) => snapshot_name(&head, &name),
             None => name,
         }
     }
@@ -208,7 +208,7 @@ impl PoolCore {
         let snapshots = volume.snapshots.borrow();
         let found =
             snapshots.iter().find(|snapshot| !snapshot.is_removed() && snapshot.record.borrow().name == name);
-        let missing = || PoolError::NoSnapshot { name: format!("{}@{name}", volume.record.borrow().name) };
+        let missing = || PoolError::NoSnapshot { name: snapshot_name(volume, name) };
         Ok(found.cloned().ok_or_else(missing)?)
     }
 
@@ -241,7 +241,7 @@ impl PoolCore {
         }
         self.permit_snapshots().await?;
         let _quiet = Quiet::of(heads.clone()).await;
-        // What was written before is in the snapshots, also after a crash.
+        // Earlier writes are in the snapshots, also after a crash.
         self.space.settle().await?;
         let _changing = self.changes.take().await;
         let mut records = Vec::new();
@@ -287,7 +287,7 @@ impl PoolCore {
     fn next_number(&self, head: &PoolVolume, name: &str) -> Result<u32, PoolError> {
         let snapshots = head.snapshots.borrow();
         if snapshots.iter().any(|snapshot| snapshot.record.borrow().name == name) {
-            return Err(PoolError::SnapshotTaken { name: format!("{}@{name}", head.record.borrow().name) });
+            return Err(PoolError::SnapshotTaken { name: snapshot_name(head, name) });
         }
         let latest = snapshots.last().map_or(0, |snapshot| snapshot.number()).max(head.latest_birth());
         if latest < MOST_SNAPSHOTS { Ok(latest + 1) } else { Err(PoolError::ManySnapshots) }
@@ -352,7 +352,7 @@ impl PoolCore {
         snapshot.hidden.set(true);
         // Writes that merge it with the one before it have ended. Readers notice that it is hidden.
         drop(Quiet::of(vec![head.clone()]).await);
-        // What it has passed on must not be lost with it.
+        // The entries that it has passed on must be durable before the others are discarded.
         self.space.settle().await?;
         self.free_volume(snapshot).await?;
         head.snapshots.borrow_mut().retain(|other| !Rc::ptr_eq(other, snapshot));
@@ -455,43 +455,30 @@ impl PoolCore {
         from: &PoolVolume,
         to: Option<&PoolVolume>,
     ) -> Result<Vec<Range<u64>>, VolumeError> {
-        let size = self.layout.extent_blocks as u64;
         let numbers = from.number()..to.map_or(u32::MAX, |to| to.number());
-        let found = RefCell::new(Vec::new());
-        let add = async |extent: u32, index: u32| -> Result<(), VolumeError> {
-            let (start, mut at) = (self.layout.start(extent), 0);
-            while at < size {
-                let (is_mapped, alike) = self.space.extent(start + at, size - at).await?;
-                if is_mapped {
-                    let first = index as u64 * size + at;
-                    found.borrow_mut().push(first..first + alike);
-                }
-                at += alike;
-            }
-            Ok(())
-        };
-        let keeping: Vec<Rc<PoolVolume>> = {
-            let snapshots = head.snapshots.borrow();
-            let between = snapshots.iter().filter(|other| numbers.contains(&other.number()));
-            between.cloned().collect()
-        };
-        for snapshot in keeping {
-            for (extent, index) in snapshot.sorted_extents() {
-                add(extent, index).await?;
-            }
+        let snapshots = head.snapshots.borrow().clone();
+        let mut extents: Vec<(u32, u32)> = Vec::new();
+        for snapshot in snapshots.iter().filter(|other| numbers.contains(&other.number())) {
+            extents.extend(snapshot.sorted_extents());
         }
         // Of an extent that the volume got in between, snapshots from the second moment on may have blocks, too.
         for (extent, index) in head.sorted_extents() {
             if numbers.contains(&head.birth(index.into())) {
-                let snapshots = head.snapshots.borrow().clone();
                 let later = snapshots.iter().filter(|other| other.number() >= numbers.end);
-                let theirs = later.map(|snapshot| snapshot.extent(index.into()));
-                for extent in theirs.chain([extent]).filter(|extent| *extent != 0) {
-                    add(extent, index).await?;
-                }
+                let theirs =
+                    later.map(|snapshot| snapshot.extent(index.into())).filter(|extent| *extent != 0);
+                extents.extend(theirs.chain([extent]).map(|extent| (extent, index)));
             }
         }
-        let mut found = found.into_inner();
+        let mut found = Vec::new();
+        for (extent, index) in extents {
+            let (start, size) = (self.layout.start(extent), self.layout.extent_blocks as u64);
+            let first = index as u64 * size;
+            let mapped = self.space.mapped(start..start + size).await?;
+            found.extend(
+                mapped.into_iter().map(|range| range.start - start + first..range.end - start + first),
+            );
+        }
         found.sort_unstable_by_key(|range| range.start);
         let end = to.map_or(head.blocks.get(), |to| to.blocks.get());
         let mut joined: Vec<Range<u64>> = Vec::new();
@@ -504,6 +491,11 @@ impl PoolCore {
         }
         Ok(joined)
     }
+}
+
+/// The name of a snapshot of a volume: `VOLUME@SNAPSHOT`.
+fn snapshot_name(head: &PoolVolume, name: &str) -> String {
+    format!("{}@{name}", head.record.borrow().name)
 }
 
 /// Names of volumes for a message.

@@ -5,8 +5,9 @@ use crate::{
     runtime::give_way,
     volume::{
         address::{self, Address},
-        core::{Need, VolumeCore, VolumeState},
-        format::{EntryKind, FANOUT, GroupHeader, ZoneUse},
+        core::{Need, VolumeCore},
+        format::{FANOUT, GroupHeader, ZoneUse},
+        state::VolumeState,
     },
     zone::{Lba, ZoneIndex},
 };
@@ -83,25 +84,15 @@ async fn add_group(
     ranges: &[Range<u32>],
     stored: &mut StoredBlocks,
 ) {
-    let (start, mut name, mut holders) = (zone * core.capacity(), None, Vec::new());
-    for (entry, place) in header.placed(start + at) {
-        if entry.kind == EntryKind::Named {
-            name = Some(entry.block);
-        }
-        if entry.kind.grains() == 0 {
-            continue;
-        }
-        let name = name.take().unwrap_or(entry.block);
+    let (start, mut holders) = (zone * core.capacity(), Vec::new());
+    for (name, entry, place) in header.pieces(start + at) {
         let offset = address::block(place) - start;
         let piece = offset..offset + address::blocks(place);
         let is_in_range = ranges.iter().any(|range| piece.start < range.end && range.start < piece.end);
         if !is_in_range || entry.block as u64 >= core.blocks.get() {
             continue;
         }
-        core.holders(name.into(), &mut holders);
-        if !holders.contains(&entry.block.into()) {
-            holders.push(entry.block.into());
-        }
+        core.holders(name.into(), entry.block.into(), &mut holders);
         for first in holders.iter().filter(|first| **first < core.blocks.get()) {
             match core.hold((first / FANOUT) as u32, Need::Read).await {
                 Ok(()) => {

@@ -122,11 +122,17 @@ pub struct Stream {
 /// Identifies a group: index of its stream, and its number in that stream, from 1.
 pub type Ticket = (usize, u64);
 
-/// Resources that all streams use.
-pub struct Common<'a> {
+/// Where the groups of a volume are written.
+#[derive(Clone, Copy)]
+pub struct Log<'a> {
     pub device: &'a dyn ZonedDevice,
     /// [`super::format::VolumeIdentity::mark`].
     pub volume: u64,
+}
+
+/// Resources that all streams use.
+pub struct Common<'a> {
+    pub log: Log<'a>,
     pub pool: &'a mut BufPool,
     pub written: &'a mut super::status::WrittenBlocks,
 }
@@ -254,7 +260,7 @@ impl Stream {
             bytes.block_mut(blocks as u64).fill(0);
             blocks += 1;
         }
-        let place = GroupPlace { volume: common.volume, segment, offset, stream: index as u8 };
+        let place = GroupPlace { volume: common.log.volume, segment, offset, stream: index as u8 };
         let bytes_of_header = bytes.block_mut(0);
         seal_group(bytes_of_header, place, blocks, first, entries);
         common.written.headers += 1;
@@ -285,7 +291,7 @@ impl Stream {
             && self.ready.front().is_some_and(|group| self.writing == Some(group.zone))
             && let Some(mut group) = self.ready.pop_front()
         {
-            let start = common.device.geometry().start(ZoneIndex(group.zone));
+            let start = common.log.device.geometry().start(ZoneIndex(group.zone));
             let before = self.flights.back().map(|before| (before.zone, before.start + before.blocks));
             assert!(
                 before.is_none_or(|end| end == (group.zone, group.start)),
@@ -295,7 +301,7 @@ impl Stream {
             );
             let data = group.bytes.slice_blocks(0..group.blocks as u64);
             let command = Command::write(Lba(start.0 + group.start as u64), data, group.fua);
-            group.completion = Some(common.device.submit(command));
+            group.completion = Some(common.log.device.submit(command));
             self.flights.push_back(group);
         }
     }

@@ -23,8 +23,8 @@ use crate::{
 };
 use std::{ops::Range, rc::Rc};
 
-/// The blocks of a pool from which blocks of a volume are read: the first of each layer. What is not mapped in a layer is
-/// read from the next one; what is mapped in none reads as zeros.
+/// Where a range of blocks of a volume is in its pool: the first block of each layer. A block that is unmapped in a layer is
+/// read from the next layer; one that is unmapped in all layers reads as zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     pub layers: Vec<u64>,
@@ -157,8 +157,8 @@ impl ThinSpace {
         Ok(data.freeze())
     }
 
-    /// Number of blocks that layers of views have passed on to others: what is read or asked while it changes may be
-    /// wrong.
+    /// Number of map entries that were moved between layers of views since the start. A look at a view during which it
+    /// changes may be wrong.
     pub fn passed_on(&self) -> u64 {
         self.first().state.borrow().passed_on
     }
@@ -266,6 +266,19 @@ impl ThinSpace {
             }
         }
         Ok((mapped, blocks))
+    }
+
+    /// The ranges of these blocks that are mapped; holes count as mapped.
+    pub async fn mapped(&self, blocks: Range<u64>) -> Result<Vec<Range<u64>>, DeviceError> {
+        let (mut at, mut mapped) = (blocks.start, Vec::new());
+        while at < blocks.end {
+            let (is_mapped, alike) = self.extent(at, blocks.end - at).await?;
+            if is_mapped {
+                mapped.push(at..at + alike);
+            }
+            at += alike;
+        }
+        Ok(mapped)
     }
 
     /// As [`ThinSpace::extent`], of a view; the blocks may be fewer than are alike.

@@ -125,6 +125,18 @@ fn needed(output: Output, name: &ArrayName) -> Result<PoolArray> {
     array_of(output, name)?.with_context(without)
 }
 
+/// As [`needed`], for a change during which the array must not run: why, and what else there is.
+fn stopped(output: Output, name: &ArrayName, why: &str, instead: &str) -> Result<Session> {
+    match needed(output, name)? {
+        PoolArray::Here(session) => Ok(session),
+        PoolArray::Running(client) => bail!(
+            "'{0}' runs, and {why} meanwhile: stop it first with zoneraid stop {1}{instead}",
+            client.about.name,
+            quoted(&client.about.name)
+        ),
+    }
+}
+
 /// Opens the pool on an array; `None` if the array carries nothing.
 fn opened(session: &Session) -> Result<Option<ArrayPool>> {
     let (called, device) = (session.array.status().name, session.device.clone());
@@ -285,14 +297,7 @@ pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
 
 /// Gives a volume another name.
 pub fn rename(output: Output, name: &NamespaceName, to: &str) -> Result<u8> {
-    let session = match needed(output, &name.array)? {
-        PoolArray::Here(session) => session,
-        PoolArray::Running(client) => bail!(
-            "'{0}' runs, and its volumes keep their names meanwhile: stop it first with zoneraid stop {1}",
-            client.about.name,
-            quoted(&client.about.name)
-        ),
-    };
+    let session = stopped(output, &name.array, "its volumes keep their names", "")?;
     let pool = existing(&session)?;
     session.wait(pool.rename(&name.name, to))??;
     stop(&session, &pool)?;
@@ -356,15 +361,12 @@ pub fn add_clone(output: Output, snapshot: &SnapshotOfArray, name: &str) -> Resu
 /// Gives a volume the contents of its latest snapshot.
 pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, yes: bool) -> Result<u8> {
     let SnapshotOfArray { array, name } = snapshot;
-    let session = match needed(output, array)? {
-        PoolArray::Here(session) => session,
-        PoolArray::Running(client) => bail!(
-            "'{0}' runs, and its volumes do not return to snapshots meanwhile: stop it first with zoneraid stop {1}; a clone \
-             (zoneraid volume clone) shows the contents of a snapshot while it runs",
-            client.about.name,
-            quoted(&client.about.name)
-        ),
-    };
+    let session = stopped(
+        output,
+        array,
+        "its volumes do not return to snapshots",
+        "; a clone (zoneraid volume clone) shows the contents of a snapshot while it runs",
+    )?;
     let pool = existing(&session)?;
     let volume = format!("{array}/{}", name.volume);
     interrupt::explain(move || {

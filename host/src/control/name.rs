@@ -59,6 +59,11 @@ impl fmt::Display for ArrayName {
     }
 }
 
+/// The text before and behind the last separator; `None` if either is empty.
+fn halves(text: &str, separator: char) -> Option<(&str, &str)> {
+    text.rsplit_once(separator).filter(|(before, behind)| !before.is_empty() && !behind.is_empty())
+}
+
 /// A namespace as the user named it: ARRAY/NAME.
 #[derive(Clone, Debug)]
 pub struct NamespaceName {
@@ -69,9 +74,8 @@ pub struct NamespaceName {
 impl NamespaceName {
     /// Parses ARRAY/NAME.
     pub fn new(text: &str) -> Option<NamespaceName> {
-        let (array, name) = text.rsplit_once('/')?;
-        let complete = !array.is_empty() && !name.is_empty();
-        complete.then(|| NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
+        let (array, name) = halves(text, '/')?;
+        Some(NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
     }
 
     /// The namespace that `name`, given in the place of an array, stands for; `None` if it may be an array.
@@ -105,9 +109,8 @@ pub struct SnapshotName {
 impl SnapshotName {
     /// Parses VOLUME@SNAPSHOT.
     pub fn new(text: &str) -> Option<SnapshotName> {
-        let (volume, snapshot) = text.rsplit_once('@')?;
-        let complete = !volume.is_empty() && !snapshot.is_empty();
-        complete.then(|| SnapshotName { volume: volume.into(), snapshot: snapshot.into() })
+        let (volume, snapshot) = halves(text, '@')?;
+        Some(SnapshotName { volume: volume.into(), snapshot: snapshot.into() })
     }
 }
 

@@ -1,20 +1,23 @@
 //! A pool on a single drive, which can leave at any moment.
 
-use super::volume::block;
+use super::{
+    array::run,
+    volume::{Leaving, block},
+};
 use emu::{
     rng::Rng,
     ssd::{Cut, EmulatedDrive, Model},
 };
 use engine::{
     buf::{BLOCK, Buf},
-    device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
+    device::{Geometry, ZonedDevice},
     runtime::Runtime,
     volume::{
         self, NewVolume, Opened, Pool, PoolShape, Unit, Volume, VolumeCreateOptions, VolumeError,
         VolumeOptions,
     },
 };
-use std::{cell::Cell, rc::Rc};
+use std::rc::Rc;
 
 /// Blocks of an extent.
 pub const EXTENT: u64 = 32;
@@ -24,33 +27,6 @@ pub const SLOTS: u32 = 4;
 
 pub fn geometry() -> Geometry {
     Geometry { max_open: 0, max_active: 0, volatile_cache: true, ..Model::zn540().scaled(40, 64).geometry }
-}
-
-pub fn run<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
-    runtime.block_on(work, || false).expect("it hangs")
-}
-
-/// A device that is gone after some commands.
-pub struct Leaving {
-    drive: EmulatedDrive,
-    /// Commands before it is gone.
-    pub left: Cell<u32>,
-}
-
-impl ZonedDevice for Leaving {
-    fn geometry(&self) -> &Geometry {
-        self.drive.geometry()
-    }
-
-    fn submit(&self, command: Command) -> Completion {
-        match self.left.get().checked_sub(1) {
-            Some(left) => {
-                self.left.set(left);
-                self.drive.submit(command)
-            }
-            None => Completion::failed(DeviceError::Gone),
-        }
-    }
 }
 
 pub fn new(name: &str) -> NewVolume {
@@ -102,7 +78,7 @@ impl Scene {
 
     pub fn on(drive: EmulatedDrive) -> Scene {
         let runtime = Runtime::new();
-        let device = Rc::new(Leaving { drive: drive.clone(), left: Cell::new(u32::MAX) });
+        let device = Rc::new(Leaving::after(&drive, u32::MAX));
         let pool = opened(&runtime, device.clone()).unwrap();
         Scene { drive, runtime, device, pool }
     }

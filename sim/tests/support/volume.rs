@@ -1,10 +1,11 @@
 //! Shared by the tests of volumes on a single drive.
 
-use emu::rng::Rng;
+use emu::{rng::Rng, ssd::EmulatedDrive};
 use engine::{
     buf::{BLOCK, Buf},
-    device::Geometry,
+    device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
 };
+use std::cell::Cell;
 
 /// A drive with small zones.
 pub fn geometry() -> Geometry {
@@ -32,4 +33,34 @@ pub fn noise(at: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
     Rng::new(at).fill(&mut bytes);
     bytes
+}
+
+/// A device that is gone after some commands.
+pub struct Leaving {
+    drive: EmulatedDrive,
+    /// Commands before it is gone.
+    pub left: Cell<u32>,
+}
+
+impl Leaving {
+    /// A drive that leaves after so many commands.
+    pub fn after(drive: &EmulatedDrive, commands: u32) -> Leaving {
+        Leaving { drive: drive.clone(), left: Cell::new(commands) }
+    }
+}
+
+impl ZonedDevice for Leaving {
+    fn geometry(&self) -> &Geometry {
+        self.drive.geometry()
+    }
+
+    fn submit(&self, command: Command) -> Completion {
+        match self.left.get().checked_sub(1) {
+            Some(left) => {
+                self.left.set(left);
+                self.drive.submit(command)
+            }
+            None => Completion::failed(DeviceError::Gone),
+        }
+    }
 }

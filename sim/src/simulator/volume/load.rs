@@ -92,112 +92,86 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
     world.counts.operations += 1;
     let answer = Answer::default();
     let told = answer.clone();
-    let begun =
-        match kind {
-            VolumeOpKind::Write { at, blocks, fua } => {
-                let (write, begun) = world.model.oracle.begin(at, blocks, false);
-                let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
-                (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
-                let data = data.freeze();
-                world.runtime.spawn(async move {
-                    let result = volume.write(at, &data, fua).await;
-                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-                });
-                begun
-            }
-            VolumeOpKind::Discard { at, blocks } => {
-                let (_, begun) = world.model.oracle.begin(at, blocks, true);
-                world.runtime.spawn(async move {
-                    let result = volume.discard(at, blocks).await;
-                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-                });
-                begun
-            }
-            VolumeOpKind::Read { at, blocks } => {
-                world.runtime.spawn(async move {
-                    let result = volume.read(at, Buf::zeroed(blocks as usize * BLOCK)).await;
-                    *told.borrow_mut() = Some(result);
-                });
-                world.model.oracle.tick()
-            }
-            VolumeOpKind::Flush => {
-                world.runtime.spawn(async move {
-                    let result = volume.flush().await;
-                    *told.borrow_mut() = Some(result.map(|()| Buf::default()));
-                });
-                world.model.oracle.tick()
-            }
-            VolumeOpKind::Replace { number } => {
-                let Range { start, end } = volume.range(number);
-                let (_, begun) = world.model.oracle.begin(start, end - start, true);
-                let (mut volume, replaced) = (volume, world.model.replaced.clone());
-                world.runtime.spawn(async move {
-                    let result = match volume.replace(number).await {
-                        Ok(()) => Ok(Buf::default()),
-                        Err(VolumeError::Device(error)) => Err(error),
-                        // No fault of the device: the life fails.
-                        Err(_) => Err(Status::InvalidField.into()),
-                    };
-                    *replaced.borrow_mut() = Some(volume);
-                    *told.borrow_mut() = Some(result);
-                });
-                begun
-            }
-            VolumeOpKind::Snapshot { number, id } => {
-                tell(world, told, async move { volume.snapshot(number, id).await.map(|()| Buf::default()) });
-                world.model.oracle.tick()
-            }
-            VolumeOpKind::RemoveSnapshot { id } => {
-                let number = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
-                tell(world, told, async move {
-                    volume.remove_snapshot(number, id).await.map(|()| Buf::default())
-                });
-                world.model.oracle.tick()
-            }
-            VolumeOpKind::ReadSnapshot { id, at, blocks } => {
-                let number = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
-                let data = Buf::zeroed(blocks as usize * BLOCK);
-                tell(world, told, async move { volume.read_snapshot((number, id), at, data).await });
-                world.model.oracle.tick()
-            }
-            VolumeOpKind::RollBack { number, id } => {
-                let (start, contents) = copied(world, number, id);
-                tell(world, told, async move { volume.roll_back(number, id).await.map(|()| Buf::default()) });
-                world.model.oracle.begin_copy(start, &contents)
-            }
-            VolumeOpKind::Clone { number, id } => {
-                let (start, contents) = copied(world, number, id);
-                let of = world.model.snapshot_mut(id).map_or(0, |snapshot| snapshot.number);
-                let replaced = world.model.replaced.clone();
-                // In between the volume is empty.
-                let blocks = contents.len() as u64;
-                let (_, removed) = world.model.oracle.begin(start, blocks, true);
-                world.model.oracle.refuse(start, blocks, removed);
-                let mut volume = volume;
-                tell(world, told, async move {
-                    let cloned = volume.make_clone(number, (of, id)).await;
-                    *replaced.borrow_mut() = Some(volume);
-                    cloned.map(|()| Buf::default())
-                });
-                world.model.oracle.begin_copy(start, &contents)
-            }
-            VolumeOpKind::Grow { blocks } => {
-                world.runtime.spawn(async move {
-                    let result = match grow(&volume, blocks).await {
-                        Err(VolumeError::Device(error)) => Err(error),
-                        grown => {
-                            assert!(
-                                !matches!(grown, Err(VolumeError::Shrinks { .. })),
-                                "no other growth is in progress"
-                            );
-                            Ok(Buf::default())
-                        }
-                    };
-                    *told.borrow_mut() = Some(result);
-                });
-                world.model.oracle.tick()
-            }
-        };
+    let begun = match kind {
+        VolumeOpKind::Write { at, blocks, fua } => {
+            let (write, begun) = world.model.oracle.begin(at, blocks, false);
+            let mut data = engine::buf::BufMut::zeroed(blocks as usize * BLOCK);
+            (0..blocks).for_each(|block| fill(at + block, write, data.block_mut(block)));
+            let data = data.freeze();
+            tell(world, told, async move { done(volume.write(at, &data, fua).await) });
+            begun
+        }
+        VolumeOpKind::Discard { at, blocks } => {
+            let (_, begun) = world.model.oracle.begin(at, blocks, true);
+            tell(world, told, async move { done(volume.discard(at, blocks).await) });
+            begun
+        }
+        VolumeOpKind::Read { at, blocks } => {
+            let data = Buf::zeroed(blocks as usize * BLOCK);
+            tell(world, told, async move { Ok(volume.read(at, data).await?) });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::Flush => {
+            tell(world, told, async move { done(volume.flush().await) });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::Replace { number } => {
+            let Range { start, end } = volume.range(number);
+            let (_, begun) = world.model.oracle.begin(start, end - start, true);
+            let (mut volume, replaced) = (volume, world.model.replaced.clone());
+            tell(world, told, async move {
+                let result = volume.replace(number).await;
+                *replaced.borrow_mut() = Some(volume);
+                done(result)
+            });
+            begun
+        }
+        VolumeOpKind::Snapshot { number, id } => {
+            tell(world, told, async move { done(volume.snapshot(number, id).await) });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::RemoveSnapshot { id } => {
+            let number = world.model.head_of(id);
+            tell(world, told, async move { done(volume.remove_snapshot(number, id).await) });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::ReadSnapshot { id, at, blocks } => {
+            let (number, data) = (world.model.head_of(id), Buf::zeroed(blocks as usize * BLOCK));
+            tell(world, told, async move { volume.read_snapshot((number, id), at, data).await });
+            world.model.oracle.tick()
+        }
+        VolumeOpKind::RollBack { number, id } => {
+            let (start, contents) = copied(world, number, id);
+            tell(world, told, async move { done(volume.roll_back(number, id).await) });
+            world.model.oracle.begin_copy(start, &contents)
+        }
+        VolumeOpKind::Clone { number, id } => {
+            let (start, contents) = copied(world, number, id);
+            let (of, blocks) = (world.model.head_of(id), contents.len() as u64);
+            // In between the volume is empty.
+            let (_, removed) = world.model.oracle.begin(start, blocks, true);
+            world.model.oracle.refuse(start, blocks, removed);
+            let (mut volume, replaced) = (volume, world.model.replaced.clone());
+            tell(world, told, async move {
+                let result = volume.make_clone(number, (of, id)).await;
+                *replaced.borrow_mut() = Some(volume);
+                done(result)
+            });
+            world.model.oracle.begin_copy(start, &contents)
+        }
+        VolumeOpKind::Grow { blocks } => {
+            tell(world, told, async move {
+                let grown = grow(&volume, blocks).await;
+                let shrinks = matches!(grown, Err(VolumeError::Shrinks { .. }));
+                assert!(!shrinks, "no other growth is in progress");
+                match grown {
+                    Err(error @ VolumeError::Device(_)) => Err(error),
+                    _ => Ok(Buf::default()),
+                }
+            });
+            world.model.oracle.tick()
+        }
+    };
     world.trace.note(|| format!("begins at {begun}: {kind:?}"));
     snapshots::begun(world, kind, begun);
     world.model.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
@@ -213,20 +187,34 @@ fn copied(world: &mut VolumeWorld, number: usize, id: u64) -> (u64, Vec<Content>
     (range.start, certain.into_iter().chain(zeros).take((range.end - range.start) as usize).collect())
 }
 
-/// Runs an operation on snapshots, and records its result.
+/// Runs an operation, and records its result.
 fn tell(
     world: &VolumeWorld,
     told: Answer,
     operation: impl Future<Output = Result<Buf, VolumeError>> + 'static,
 ) {
     world.runtime.spawn(async move {
-        let result = match operation.await {
-            Err(VolumeError::Device(error)) => Err(error),
-            Err(_) => Err(Status::InvalidField.into()),
-            Ok(data) => Ok(data),
-        };
+        let result = operation.await.map_err(|error| match error {
+            VolumeError::Device(error) => error,
+            // No fault of the device: the life fails.
+            _ => Status::InvalidField.into(),
+        });
         *told.borrow_mut() = Some(result);
     });
+}
+
+/// The result of an operation without data.
+fn done(result: Result<(), impl Into<VolumeError>>) -> Result<Buf, VolumeError> {
+    result.map(|()| Buf::default()).map_err(Into::into)
+}
+
+/// Takes the volumes after a replacement of one of them; returns the blocks of that one, and whether it is there.
+fn take_replaced(world: &mut VolumeWorld, number: usize) -> Result<(Range<u64>, bool), Failure> {
+    let volume = world.model.replaced.borrow_mut().take();
+    let volume = volume.ok_or_else(|| Failure("a replacement without a volume".into()))?;
+    let found = (volume.range(number), volume.is_there(number));
+    world.model.volume = Some(volume);
+    Ok(found)
 }
 
 /// Judges the completed operations.
@@ -325,10 +313,7 @@ fn answered(
         }
         VolumeOpKind::Clone { number, .. } => {
             world.counts.own.clones += 1;
-            let volume = world.model.replaced.borrow_mut().take();
-            let volume = volume.ok_or_else(|| Failure("a replacement without a volume".into()))?;
-            let (range, is_there) = (volume.range(number), volume.is_there(number));
-            world.model.volume = Some(volume);
+            let (range, is_there) = take_replaced(world, number)?;
             match is_there {
                 true => world.model.oracle.end(range.start, range.end - range.start, begun, true),
                 // A full pool has no room for the record: the volume is empty.
@@ -341,10 +326,7 @@ fn answered(
         }
         VolumeOpKind::Replace { number } => {
             world.counts.own.replacements += 1;
-            let volume = world.model.replaced.borrow_mut().take();
-            let volume = volume.ok_or_else(|| Failure("a replacement without a volume".into()))?;
-            let range = volume.range(number);
-            world.model.volume = Some(volume);
+            let (range, _) = take_replaced(world, number)?;
             world.model.oracle.end(range.start, range.end - range.start, begun, true);
         }
     }

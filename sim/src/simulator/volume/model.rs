@@ -142,6 +142,12 @@ impl VolumeModel {
         self.snapshots.iter_mut().find(|snapshot| snapshot.id == id)
     }
 
+    /// The volume of which this is a snapshot.
+    pub(super) fn head_of(&self, id: u64) -> usize {
+        let found = self.snapshots.iter().find(|snapshot| snapshot.id == id);
+        found.map_or(0, |snapshot| snapshot.number)
+    }
+
     /// Adds contents that snapshots which are being made may have, since writes have begun meanwhile.
     pub(super) fn widen(&mut self) {
         for at in 0..self.ops.len() {

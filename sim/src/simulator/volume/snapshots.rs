@@ -1,4 +1,4 @@
-//! Snapshots and clones of the volumes of a pool: which operations on them may be issued, and what they have to contain.
+//! Snapshots and clones of the volumes of a pool: draws operations on them, and judges their contents.
 
 use super::{
     model::{VolumeOpKind, VolumeWorld, uses},
@@ -90,11 +90,9 @@ pub(super) fn begun(world: &mut VolumeWorld, kind: VolumeOpKind, begun: u64) {
             world.model.snapshots.push(SnapshotOracle { id, number, presence, blocks });
         }
         VolumeOpKind::RemoveSnapshot { id } => {
-            world
-                .model
-                .snapshot_mut(id)
-                .into_iter()
-                .for_each(|snapshot| snapshot.presence = Presence::Uncertain);
+            if let Some(snapshot) = world.model.snapshot_mut(id) {
+                snapshot.presence = Presence::Uncertain;
+            }
         }
         _ => {}
     }
@@ -105,15 +103,18 @@ pub(super) fn ended(world: &mut VolumeWorld, kind: VolumeOpKind, data: &Buf) -> 
     match kind {
         VolumeOpKind::Snapshot { id, .. } => {
             world.counts.own.snapshots += 1;
-            world.model.snapshot_mut(id).into_iter().for_each(|snapshot| snapshot.presence = Presence::There);
+            if let Some(snapshot) = world.model.snapshot_mut(id) {
+                snapshot.presence = Presence::There;
+            }
         }
         VolumeOpKind::RemoveSnapshot { id } => {
             world.counts.own.removed_snapshots += 1;
             world.model.snapshots.retain(|snapshot| snapshot.id != id);
         }
         VolumeOpKind::ReadSnapshot { id, at, .. } => {
-            let snapshot = world.model.snapshot_mut(id);
-            snapshot.map_or(Ok(()), |snapshot| snapshot.check(at, data, "in a read")).map_err(Failure)?;
+            if let Some(snapshot) = world.model.snapshot_mut(id) {
+                snapshot.check(at, data, "in a read").map_err(Failure)?;
+            }
         }
         _ => {}
     }
