@@ -53,6 +53,7 @@ pub mod device;
 pub mod evidence;
 pub mod format;
 pub mod frame;
+pub mod limit;
 pub mod owner;
 pub mod raid;
 pub mod runtime;

@@ -7,7 +7,11 @@ use crate::{
 };
 use rustix::process::Signal;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// NBD_CMD_WRITE and NBD_CMD_FLUSH, without flags.
+const WRITE: (u16, u16) = (0, 1);
+const FLUSH: (u16, u16) = (0, 3);
 
 fn place() -> Place {
     let place = Place::new();
@@ -99,6 +103,91 @@ fn volumes_of_pool_are_created_changed_and_removed() {
     ] {
         assert_ne!(place.run(args).code, 0, "{args:?}");
     }
+}
+
+#[test]
+fn limits_of_volumes_are_set_shown_and_kept() {
+    let place = place();
+    for args in [
+        &["volume", "create", "drives", "--iops", "9"][..],
+        &["volume", "create", "drives", "--bandwidth", "1M"],
+    ] {
+        place.run(args).fails_with(&["limits are for the volumes of a pool (ARRAY/NAME)"]);
+    }
+    let limits = |requests: Option<u32>, bytes: Option<u64>| serde_json::json!({ "requests_per_second": requests, "bytes_per_second": bytes });
+    place.run(&["volume", "create", "drives/mail", "--size", "1G"]).ok();
+    let create = ["volume", "create", "drives/logs", "--size", "64M", "--iops", "500", "--bandwidth", "4M"];
+    assert_eq!(place.json(&create)["limits"], limits(Some(500), Some(4 << 20)));
+    let set = |option, value| place.json(&["volume", "set", "drives/logs", option, value])["limits"].clone();
+    assert_eq!(set("--bandwidth", "0"), limits(Some(500), None));
+    assert_eq!(set("--when-full", "queue"), limits(Some(500), None));
+    place.run(&["volume", "snapshot", "drives/logs@monday"]).ok();
+    let listed = place.json(&["volume", "list", "drives"]);
+    let all: Vec<&Value> =
+        listed["volumes"].as_array().unwrap().iter().map(|volume| &volume["limits"]).collect();
+    assert_eq!(all, [&limits(None, None), &limits(Some(500), None)]);
+    let text = place.run(&["volume", "list", "drives"]).ok().text();
+    assert!(text.contains(" LIMITS ") && text.contains(" 500 requests/s "), "{text}");
+    for (args, said) in [
+        (["--iops", "0", "--bandwidth", "0"], "reads and writes of tank/logs are not limited\n"),
+        (
+            ["--iops", "7", "--bandwidth", "4K"],
+            "reads and writes of tank/logs are limited to 7 requests/s, 4 KiB/s\n",
+        ),
+    ] {
+        assert_eq!(place.run(&[&["volume", "set", "drives/logs"][..], &args].concat()).ok().text(), said);
+    }
+    place
+        .run(&["volume", "set", "drives/logs@monday", "--iops", "1"])
+        .fails_with(&["a snapshot cannot be changed"]);
+    for (value, why) in [("16T", "less than 16 TiB a second"), ("5", "not a multiple")] {
+        place.run(&["volume", "set", "drives/logs", "--bandwidth", value]).fails_with(&[why]);
+    }
+}
+
+#[test]
+fn limited_volume_waits_without_blocking_flush_and_others() {
+    let place = place();
+    place.run(&["volume", "create", "drives/mail", "--size", "1G", "--iops", "1"]).ok();
+    place.run(&["volume", "create", "drives/logs", "--size", "64M"]).ok();
+    let server = Server::of(&place, &[]);
+    let (mut mail, mut logs) = (client(&place, "mail"), client(&place, "logs"));
+    // More requests than workers.
+    let write = |client: &mut Client, cookies: std::ops::Range<u64>| {
+        for cookie in cookies {
+            client.request(WRITE, cookie, (cookie * 4096, 4096));
+            client.say(&[1; 4096]);
+        }
+    };
+    let begun = Instant::now();
+    write(&mut mail, 100..200);
+    mail.request(FLUSH, 1, (0, 0));
+    let mut replies = vec![mail.replied()];
+    while !replies.contains(&(0, 1)) {
+        replies.push(mail.replied());
+    }
+    assert!(replies.len() < 50, "the flush waits for {} writes", replies.len() - 1);
+    (0..100).for_each(|at| assert_eq!(logs.write(at * 4096, &[2; 4096], false), 0));
+    place.run(&["volume", "set", "drives/mail", "--iops", "0"]).ok();
+    while replies.len() < 101 {
+        replies.push(mail.replied());
+    }
+    assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
+    replies.sort_unstable();
+    assert!(replies.into_iter().eq([1].into_iter().chain(100..200).map(|cookie| (0, cookie))));
+    // The end of the daemon waits for no limit, and the next one has the limits.
+    let set = place.json(&["volume", "set", "drives/mail", "--bandwidth", "4K"]);
+    assert_eq!(set["limits"]["bytes_per_second"], 4096);
+    write(&mut mail, 200..300);
+    mail.request(FLUSH, 1, (0, 0));
+    while mail.replied() != (0, 1) {}
+    let begun = Instant::now();
+    assert_eq!(server.end(Signal::TERM), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let server = Server::of(&place, &[]);
+    assert_eq!(place.json(&["status", "drives"])["volumes"][0]["limits"]["bytes_per_second"], 4096);
+    assert_eq!(client(&place, "mail").read(299 * 4096, 4096), Ok(vec![1; 4096]));
+    server.end(Signal::TERM);
 }
 
 #[test]

@@ -108,6 +108,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             // Formats on media, and a block device on any device.
             "format",
             "frame",
+            "limit",
             "volume",
             // Values: layout, and decisions of policies.
             "raid",

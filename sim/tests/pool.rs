@@ -9,14 +9,20 @@ use emu::ssd::{EmulatedDrive, Model};
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Geometry, Status},
+    limit::Rates,
     runtime::Runtime,
     volume::{
-        self, Codec, NewVolume, Opened, Pool, PoolError, Unit, Volume, VolumeCreateOptions, VolumeError,
-        VolumeOptions, VolumePlan,
+        self, Codec, NewSnapshot, NewVolume, Opened, Pool, PoolError, Unit, Volume, VolumeCreateOptions,
+        VolumeError, VolumeOptions, VolumePlan,
     },
     zone::Lba,
 };
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    rc::Rc,
+    task::{Poll, Waker},
+};
 
 #[test]
 fn volumes_of_pool_have_their_own_blocks() {
@@ -366,4 +372,155 @@ fn impossible_owner_is_refused_and_can_be_given_up() {
         assert_eq!((read("a"), read("b")), (0, 2));
         runtime.clear();
     }
+}
+
+/// A power cut at each moment of a change of limits, of a volume that was created with others.
+#[test]
+fn limits_interrupted_at_any_moment_are_former_or_new() {
+    let (former, new_ones) = (Rates { requests: 7, blocks: 0 }, Rates { requests: 7, blocks: 900 });
+    for commands in 0.. {
+        let scene = Scene::new();
+        scene.add("other");
+        let limited = scene.run(scene.pool.add(NewVolume { limits: former, ..new("a") })).unwrap();
+        scene.device.left.set(commands);
+        let is_done = scene.run(limited.limit(None, Some(900))).is_ok();
+        assert!(!is_done || limited.limits() == new_ones);
+        let scene = scene.cut();
+        let [other, limited] = ["other", "a"].map(|name| scene.pool.find(name).unwrap().limits());
+        assert!(limited == new_ones || !is_done && limited == former, "{commands} commands: {limited:?}");
+        assert_eq!(other, Rates::default());
+        if is_done {
+            break;
+        }
+    }
+}
+
+#[test]
+fn limits_survive_other_changes_and_hold_for_snapshots() {
+    let scene = Scene::with(8);
+    let volume = scene.run(scene.pool.add(new("a"))).unwrap();
+    let limits = Rates { requests: 5, blocks: 6 };
+    scene.run(volume.limit(Some(5), Some(6))).unwrap();
+    let snapshot = NewSnapshot { volume: "a".into(), name: "s".into(), uuid: [3; 16] };
+    let snapshot = scene.run(scene.pool.snapshot(vec![snapshot])).unwrap().remove(0);
+    let clone = scene.run(scene.pool.clone_of(("a", "s"), "c", [4; 16])).unwrap();
+    assert_eq!([&snapshot, &clone].map(Volume::limits), [limits, Rates::default()]);
+    let refused = scene.run(snapshot.limit(Some(1), None));
+    assert_eq!(refused, Err(VolumeError::Device(Status::NamespaceIsWriteProtected.into())));
+    scene.run(volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
+    scene.run(volume.grow(2 * BLOCKS)).unwrap();
+    scene.run(scene.pool.rename("a", "b")).unwrap();
+    scene.run(scene.pool.roll_back("b", "s")).unwrap();
+    assert_eq!(volume.limits(), limits);
+    let scene = scene.cut();
+    let [volume, snapshot] = ["b", "b@s"].map(|name| scene.pool.find(name).unwrap());
+    assert_eq!((volume.limits(), snapshot.limits(), volume.status().limits), (limits, limits, limits));
+    // The snapshot uses up what its volume may do, and that is forgotten when the limits have changed.
+    let waits = |volume: &Volume| {
+        let waited_us = Cell::new(0);
+        let sleep = |us| {
+            waited_us.set(waited_us.get() + us);
+            std::future::ready(())
+        };
+        scene.run(volume.admit(6, || 0, sleep));
+        waited_us.get()
+    };
+    assert_eq!([&snapshot, &volume].map(waits), [0, 990_000]);
+    scene.run(volume.limit(Some(0), Some(0))).unwrap();
+    scene.run(volume.limit(Some(5), Some(6))).unwrap();
+    assert_eq!([&volume, &snapshot].map(waits), [0, 990_000]);
+}
+
+/// A clock that moves when no task is ready.
+#[derive(Default)]
+struct TestClock {
+    now_us: Cell<u64>,
+    timers: RefCell<Vec<(u64, Waker)>>,
+}
+
+impl TestClock {
+    fn sleep(&self, us: u64) -> impl Future<Output = ()> {
+        let at_us = self.now_us.get() + us;
+        poll_fn(move |context| {
+            if self.now_us.get() >= at_us {
+                return Poll::Ready(());
+            }
+            self.timers.borrow_mut().push((at_us, context.waker().clone()));
+            Poll::Pending
+        })
+    }
+
+    /// Runs all tasks for a second.
+    fn run(&self, runtime: &Runtime) {
+        let end_us = self.now_us.get() + 1_000_000;
+        loop {
+            runtime.run();
+            let next_us = self.timers.borrow().iter().map(|(at_us, _)| *at_us).min();
+            let Some(next_us) = next_us.filter(|at_us| *at_us <= end_us) else { return };
+            self.now_us.set(next_us);
+            let is_due = |(at_us, _): &mut (u64, Waker)| *at_us <= next_us;
+            self.timers.borrow_mut().extract_if(.., is_due).for_each(|(_, waker)| waker.wake());
+        }
+    }
+}
+
+/// Eight writers of a volume with limits never rest; another volume of the pool is written each millisecond, and the
+/// limited one is flushed.
+#[test]
+fn limited_volume_waits_and_others_do_not() {
+    let scene = Scene::new();
+    let clock = Rc::new(TestClock::default());
+    let [limited, free] = ["limited", "free"].map(|name| scene.add(name));
+    let counts = Rc::new([const { Cell::new(0_u64) }; 3]);
+    let count = |which: usize| {
+        let counts = counts.clone();
+        move || counts[which].set(counts[which].get() + 1)
+    };
+    for writer in 0..8 {
+        let (volume, clock, count) = (limited.clone(), clock.clone(), count(0));
+        scene.runtime.spawn(async move {
+            loop {
+                volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
+                volume.write(writer, &block(1), false).await.unwrap();
+                count();
+                // Without limits it would never end.
+                clock.sleep(100).await;
+            }
+        });
+    }
+    for (volume, is_flush) in [(free, false), (limited.clone(), true)] {
+        let (clock, count) = (clock.clone(), count(1 + is_flush as usize));
+        scene.runtime.spawn(async move {
+            loop {
+                let begun_us = clock.now_us.get();
+                if is_flush {
+                    volume.flush().await.unwrap();
+                } else {
+                    volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
+                    volume.write(9, &block(2), false).await.unwrap();
+                }
+                assert_eq!(clock.now_us.get(), begun_us, "flush: {is_flush}");
+                count();
+                clock.sleep(1000).await;
+            }
+        });
+    }
+    let second = || {
+        counts.iter().for_each(|count| count.set(0));
+        clock.run(&scene.runtime);
+        [0, 1, 2].map(|which| counts[which].get())
+    };
+    let [unlimited, free, flushes] = second();
+    assert!(unlimited > 70_000 && free >= 1000 && flushes >= 1000, "{unlimited} {free} {flushes}");
+    let limit = |rate| scene.run(limited.limit(Some(rate), None)).unwrap();
+    for rate in [500, 50] {
+        limit(rate);
+        let [written, free, flushes] = second();
+        let most = rate as u64 * 101 / 100 + 1;
+        assert!((rate as u64..=most + 8).contains(&written), "{written} writes at {rate} a second");
+        assert!((999..=1001).contains(&free) && (999..=1001).contains(&flushes), "{free} {flushes}");
+    }
+    // Waiting requests notice the change within a tenth of a second.
+    limit(0);
+    assert!(second()[0] > 60_000);
 }

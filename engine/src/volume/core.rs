@@ -610,6 +610,7 @@ impl VolumeCore {
             lent: state.space.lent(),
             refused: state.refused,
             queue_seconds: state.queue_seconds,
+            limits: Default::default(),
             waiting: self.waiting.get(),
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,

@@ -136,6 +136,11 @@ pub enum PoolError {
     SnapshotTaken { name: String },
     #[error("a snapshot cannot be changed: make a clone of it (volume clone)")]
     IsSnapshot,
+    #[error(
+        "limits are for the volumes of a pool (ARRAY/NAME) and for namespaces, and this volume is none of a pool: for one \
+         on a namespace, limit the namespace"
+    )]
+    NotInPool,
     #[error("snapshots of a clone are not supported yet")]
     OfClone,
     #[error("the volume has snapshots ({names}): remove these first")]

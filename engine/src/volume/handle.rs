@@ -4,10 +4,11 @@ use crate::{
     buf::Buf,
     device::{DeviceError, Status, ZonedDevice},
     evidence::Presence,
+    limit::Rates,
     runtime::Runtime,
     volume::{
         address::Unit,
-        error::VolumeError,
+        error::{PoolError, VolumeError},
         format::SectorSize,
         options::{VolumeCreateOptions, VolumeOptions},
         part::VolumeOfPool,
@@ -252,6 +253,40 @@ impl Volume {
         self.space.queue_writes(seconds).await
     }
 
+    /// Sets limits of reads and writes of a volume of a pool, in requests and in blocks a second: 0 for no limit, `None`
+    /// to leave one unchanged. They hold at once, also for waiting requests, and are durable at the return.
+    ///
+    /// # Errors
+    /// When it is no volume of a pool; those of the device, after which nothing can be written any more.
+    pub async fn limit(&self, requests: Option<u32>, blocks: Option<u32>) -> Result<(), VolumeError> {
+        let volume = self.of_pool.as_ref().ok_or(PoolError::NotInPool)?;
+        let change = move |Rates { requests: of_requests, blocks: of_blocks }: &mut Rates| {
+            *of_requests = requests.unwrap_or(*of_requests);
+            *of_blocks = blocks.unwrap_or(*of_blocks);
+        };
+        Ok(volume.set(move |record| change(&mut record.limits)).await?)
+    }
+
+    /// Limits of reads and writes, in requests and in blocks a second; of a snapshot, those of its volume. Only volumes of
+    /// a pool have any.
+    pub fn limits(&self) -> Rates {
+        self.of_pool.as_ref().map_or_else(Rates::default, VolumeOfPool::limits)
+    }
+
+    /// Waits until a user's read or write of `blocks` blocks is within the limits. The server of the volume calls it before
+    /// the request holds anything that other requests may need. Without limits it neither waits nor reads the clock.
+    /// `now_us` is the time in microseconds from an arbitrary origin, and `sleep` waits for a number of microseconds.
+    pub async fn admit<F: Future<Output = ()>>(
+        &self,
+        blocks: u64,
+        now_us: impl Fn() -> u64,
+        sleep: impl Fn(u64) -> F,
+    ) {
+        if let Some(volume) = &self.of_pool {
+            volume.admit(blocks, now_us, sleep).await;
+        }
+    }
+
     /// Allows writes to unmapped blocks to use `blocks` blocks of the reserve, at most all of it, until the next start.
     /// Replaces an earlier allowance; blocks that were written under that one stay.
     pub fn lend(&self, blocks: u64) {
@@ -313,6 +348,7 @@ impl Volume {
                 (all.sector, all.codec, all.unit) = (record.sector, record.codec, record.unit);
                 all.queue_seconds = record.queue_seconds;
             });
+            all.limits = volume.limits();
         }
         all
     }

@@ -10,6 +10,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     format::name::wrong_with_name,
+    limit::{RateLimiter, Rates},
     runtime::{Exclusive, Gate, Runtime, give_way},
     volume::{
         address::Unit,
@@ -61,6 +62,10 @@ pub struct PoolVolume {
     pub record: RefCell<VolumeRecord>,
     /// [`VolumeRecord::blocks`], for requests.
     pub blocks: Cell<u64>,
+    /// [`VolumeRecord::limits`], for requests.
+    limits: Cell<Rates>,
+    /// Admission of requests within these, also of those to its snapshots.
+    limiter: RateLimiter,
     /// Extent of the pool for each of its own, as far as they are known; 0 for none.
     extents: RefCell<Vec<u32>>,
     /// Births of these extents ([`ExtentOwner::birth`]), as far as they are not 0.
@@ -134,6 +139,8 @@ impl PoolVolume {
             slot,
             origin: record.origin,
             blocks: Cell::new(record.blocks),
+            limits: Cell::new(record.limits),
+            limiter: RateLimiter::default(),
             record: RefCell::new(record),
             extents: RefCell::default(),
             births: RefCell::default(),
@@ -259,6 +266,9 @@ impl PoolCore {
         }
         self.write_record(volume.slot, &record).await?;
         volume.blocks.set(record.blocks);
+        if volume.limits.replace(record.limits) != record.limits {
+            volume.limiter.reset();
+        }
         *volume.record.borrow_mut() = record;
         Ok(())
     }
@@ -443,6 +453,23 @@ impl VolumeOfPool {
             pool.change_record(&volume, record).await
         };
         self.pool.runtime.run_whole(changed).await
+    }
+
+    /// Limits of reads and writes. A snapshot shares those of the volume that it was made of, and their meter.
+    pub fn limits(&self) -> Rates {
+        self.pool.head_of(&self.volume).map_or(self.volume.limits.get(), |head| head.limits.get())
+    }
+
+    /// As [`super::Volume::admit`].
+    pub async fn admit<F: Future<Output = ()>>(
+        &self,
+        blocks: u64,
+        now_us: impl Fn() -> u64,
+        sleep: impl Fn(u64) -> F,
+    ) {
+        let head = self.pool.head_of(&self.volume);
+        let PoolVolume { limits, limiter, .. } = &**head.as_ref().unwrap_or(&self.volume);
+        limiter.admit(|| limits.get(), blocks, now_us, sleep).await;
     }
 
     /// As [`super::Volume::grow`].

@@ -3,6 +3,7 @@
 use crate::{
     buf::BLOCK,
     device::{DeviceError, ZonedDevice},
+    limit::Rates,
     runtime::{Exclusive, Runtime, give_way},
     volume::{
         address::Unit,
@@ -50,6 +51,8 @@ pub struct NewVolume {
     pub codec: Option<Codec>,
     /// Largest number of blocks that are compressed together.
     pub unit: Unit,
+    /// Limits of its reads and writes.
+    pub limits: Rates,
 }
 
 impl Pool {
@@ -219,7 +222,7 @@ impl Pool {
     }
 
     /// Adds a clone of a snapshot: a volume with its contents, which takes no room before it is written. Its size is that
-    /// of the snapshot.
+    /// of the snapshot, and it has no limits.
     ///
     /// # Errors
     /// As [`Pool::add`]; when there is no such snapshot.
@@ -255,7 +258,7 @@ impl Pool {
     pub async fn add(&self, new: NewVolume) -> Result<Volume, VolumeError> {
         let pool = self.core.clone();
         let added = async move {
-            let NewVolume { name, uuid, blocks, sector, codec, unit } = new;
+            let NewVolume { name, uuid, blocks, sector, codec, unit, limits } = new;
             let _changing = pool.changes.take().await;
             let unit = unit.min(pool.space.largest_unit());
             let (origin, queue_seconds) = (VolumeOrigin::Empty, 0);
@@ -270,6 +273,7 @@ impl Pool {
                 is_removed: false,
                 origin,
                 returns_to: None,
+                limits,
             };
             pool.add(record).await
         };

@@ -11,6 +11,7 @@ use crate::{
         name::wrong_with_name,
     },
     frame::{FRAME_BYTES, Frame, FrameFormat, PAYLOAD_BYTES},
+    limit::Rates,
     volume::{
         address::Unit,
         format::{FANOUT, PoolShape, SectorSize},
@@ -178,6 +179,8 @@ pub struct VolumeRecord {
     pub origin: VolumeOrigin,
     /// The slot of the snapshot whose contents the volume is getting back.
     pub returns_to: Option<u32>,
+    /// Limits of its reads and writes; none in the record of a snapshot.
+    pub limits: Rates,
 }
 
 impl VolumeRecord {
@@ -196,6 +199,7 @@ impl VolumeRecord {
         };
         out.u32(kind).u32(number).u32(self.origin.slot().unwrap_or(0));
         out.u32(self.returns_to.map_or(0, |slot| slot + 1));
+        out.u32(self.limits.requests).u32(self.limits.blocks);
         sealed(&out.0, (mark, RECORD, slot))
     }
 
@@ -207,7 +211,7 @@ impl VolumeRecord {
         let [codec, level, unit, queue_seconds, is_removed, length] = from.array().ok()?;
         let (name, rest) = from.0.split_at_checked(length as usize)?;
         let mut from = Decoder(rest);
-        // Zeros in records that were written before there were snapshots.
+        // Zeros in records that were written before there were snapshots, or limits.
         let (kind, number, of_slot) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
         let origin = match kind {
             0 if number == 0 && of_slot == 0 => VolumeOrigin::Empty,
@@ -226,6 +230,7 @@ impl VolumeRecord {
             is_removed: is_removed == 1,
             origin,
             returns_to: from.u32().ok()?.checked_sub(1),
+            limits: Rates { requests: from.u32().ok()?, blocks: from.u32().ok()? },
         };
         ((1..=MOST_BLOCKS).contains(&blocks) && is_removed <= 1).then_some(record)
     }
@@ -395,6 +400,7 @@ mod tests {
             is_removed: false,
             origin: VolumeOrigin::Empty,
             returns_to: None,
+            limits: Rates { requests: u32::MAX, blocks: 7 },
         }
     }
 
@@ -436,6 +442,18 @@ mod tests {
         let mut block = record("mail").encode(7, 3).to_vec();
         block[FRAME_BYTES + 28] ^= 64;
         assert_eq!(VolumeRecord::decode(&block, 7, 3), None);
+    }
+
+    #[test]
+    fn volume_record_without_later_fields_has_no_limits() {
+        let (limited, block) = (record("mail"), record("mail").encode(7, 3));
+        // The UUID, the size, the sector, six settings and the name; behind them origin and return, and the limits.
+        let (named, with_origin) = (16 + 8 + 4 + 6 + 4, 16 + 8 + 4 + 6 + 4 + 16);
+        for end in [named, with_origin] {
+            let earlier = sealed(&block[FRAME_BYTES..][..end], (7, RECORD, 3));
+            let unlimited = VolumeRecord { limits: Rates::default(), ..limited.clone() };
+            assert_eq!(VolumeRecord::decode(&earlier, 7, 3), Some(unlimited), "{end} bytes");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use crate::{
     buf::BLOCK,
     device::DeviceError,
+    limit::Rates,
     volume::{
         core::Kin,
         error::{PoolError, VolumeError},
@@ -67,7 +68,7 @@ impl PoolCore {
     }
 
     /// The volume that a snapshot was made of; `None` for other volumes.
-    fn head_of(&self, volume: &PoolVolume) -> Option<Rc<PoolVolume>> {
+    pub fn head_of(&self, volume: &PoolVolume) -> Option<Rc<PoolVolume>> {
         match volume.origin {
             VolumeOrigin::Snapshot { slot, .. } => self.at(slot),
             _ => None,
@@ -254,7 +255,8 @@ impl PoolCore {
             }
             let number = self.next_number(head, &name)?;
             let origin = VolumeOrigin::Snapshot { slot: head.slot, number };
-            records.push(VolumeRecord { name, uuid, origin, ..head.record.borrow().clone() });
+            let limits = Rates::default();
+            records.push(VolumeRecord { name, uuid, origin, limits, ..head.record.borrow().clone() });
         }
         let mut slots = self.free_slots(records.len())?.into_iter();
         let mut snapshots = Vec::new();

@@ -2,6 +2,7 @@
 
 use crate::{
     device::DeviceError,
+    limit::Rates,
     volume::{address::Unit, format::SectorSize, piece::Codec},
 };
 
@@ -65,6 +66,8 @@ pub struct VolumeStatus {
     pub refused: u64,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
+    /// Limits of reads and writes.
+    pub limits: Rates,
     /// Number of writes that wait for room.
     pub waiting: u64,
     /// Number of mapped logical blocks.

@@ -5,13 +5,9 @@
 
 use crate::vzone::{
     core::{NamespaceCore, Tenant},
-    limit::Meter,
     throttle::{LOOK_EVERY_US, RateLimit, SLACK_US, Throttle, ThrottleEntry},
 };
 use std::rc::Rc;
-
-/// Interval at which a waiting request checks for changed limits, in microseconds.
-const LIMITS_CHANGE_US: u64 = 100_000;
 
 /// An admitted request, with the time of its admission in microseconds if requests are counted.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +34,8 @@ pub async fn let_in<F: Future<Output = ()>>(
     sleep: impl Fn(u64) -> F,
 ) -> AdmittedRequest {
     let qos_state = &tenant.qos_state;
-    keep_to_limits(core, tenant, blocks, &sleep).await;
+    let limits = || qos_state.qos.get().limits;
+    qos_state.limiter.admit(limits, blocks, || core.now_us(), &sleep).await;
     if !core.promised.get() {
         return AdmittedRequest(None);
     }
@@ -87,39 +84,6 @@ async fn wait<F: Future<Output = ()>>(
         wait_us = hold().wait_us(core.now_us());
     }
     waited
-}
-
-/// Delays a request according to the rate limits; if these change meanwhile, the wait is computed anew.
-async fn keep_to_limits<F: Future<Output = ()>>(
-    core: &NamespaceCore,
-    tenant: &Tenant,
-    blocks: u64,
-    sleep: &impl Fn(u64) -> F,
-) {
-    let qos_state = &tenant.qos_state;
-    loop {
-        let limits = qos_state.qos.get().limits;
-        if limits.is_none() {
-            // The meter starts anew with later limits, even if these are the same.
-            qos_state.meter.take();
-            return;
-        }
-        let (kept, mut meter) = qos_state.meter.get();
-        if kept != limits {
-            meter = Meter::default();
-        }
-        let now_ns = core.now_us().saturating_mul(1000);
-        let mut wait_us = meter.wait_ns(limits, blocks, now_ns).div_ceil(1000);
-        qos_state.meter.set((limits, meter));
-        while wait_us > 0 && qos_state.qos.get().limits == limits {
-            let part = wait_us.min(LIMITS_CHANGE_US);
-            sleep(part).await;
-            wait_us -= part;
-        }
-        if wait_us == 0 {
-            return;
-        }
-    }
 }
 
 /// Determines whether any namespace has a guarantee. If that has changed, all state of throttling is reset.

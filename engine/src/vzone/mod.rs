@@ -1,7 +1,7 @@
 //! Namespaces on one zoned device, each of them a zoned device of its own for one tenant (eZNS, elastic zones).
 //!
 //! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
-//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`], [`limit`],
+//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`],
 //! [`throttle`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
 //! namespaces; `request`, `flush`, `manage` and `recover` are their operations, which use `journal`, `allocate`,
 //! `group_end` and `transfer`; `workers` starts them, and `admit` admits the requests of clients.
@@ -12,7 +12,6 @@ pub mod balloon;
 pub mod congestion;
 pub mod error;
 pub mod format;
-pub mod limit;
 pub mod options;
 pub mod qos;
 pub mod shape;

@@ -1,20 +1,8 @@
 //! Quality of service of a namespace: rate limits, guaranteed rates, latency class.
 
-/// Rates in requests and in blocks a second; 0 for none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
-    /// Requests a second.
-    pub requests: u32,
-    /// Blocks a second.
-    pub blocks: u32,
-}
+pub use crate::limit::Rates;
 
 impl Rates {
-    /// Whether neither rate is given.
-    pub fn is_none(&self) -> bool {
-        *self == Rates::default()
-    }
-
     /// Whether these rates, as floors, do not exceed `limits`.
     fn is_within(&self, limits: &Rates) -> bool {
         let fits = |floor: u32, limit: u32| limit == 0 || floor <= limit;

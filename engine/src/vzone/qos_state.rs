@@ -1,10 +1,10 @@
 //! Quality-of-service state of a namespace.
 
 use crate::{
+    limit::RateLimiter,
     runtime::Exclusive,
     vzone::{
-        limit::Meter,
-        qos::{Qos, Rates},
+        qos::Qos,
         throttle::{Demand, ThrottleState},
     },
 };
@@ -14,8 +14,8 @@ use std::cell::Cell;
 #[derive(Default)]
 pub(super) struct QosState {
     pub qos: Cell<Qos>,
-    /// The limits in force, and their meter.
-    pub meter: Cell<(Rates, Meter)>,
+    /// Admission within the limits.
+    pub limiter: RateLimiter,
     /// Requests since the last look.
     pub demand: Cell<Demand>,
     /// Its throttle, and its state from look to look.

@@ -153,6 +153,7 @@ impl VolumeRig {
                     sector: SectorSize::default(),
                     codec: None,
                     unit: Unit::BLOCK,
+                    limits: Default::default(),
                 };
                 volumes.push(pool.add(new).await?);
             }

@@ -331,6 +331,11 @@ fn lent_blocks(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size::parse_blocks(text) }
 }
 
+/// Blocks a second; 0 for no limit.
+fn limit_blocks(text: &str) -> Result<u32, String> {
+    u32::try_from(lent_blocks(text)?).map_err(|_| "a bandwidth is less than 16 TiB a second".into())
+}
+
 /// Value name of [`Compression`] in help texts.
 const COMPRESSION: &str = "off|lz4|zstd[:LEVEL]";
 
@@ -367,6 +372,8 @@ pub enum VolumeCommand {
         /// cost an additional read
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
+        #[command(flatten)]
+        limits: LimitOptions,
     },
     /// List the volumes of a pool
     List {
@@ -442,10 +449,13 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
-    /// Change the compression of a volume, and its behaviour when it is full
+    /// Change the compression of a volume, its limits, and its behaviour when it is full
     ///
-    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one.
-    #[command(group(ArgGroup::new("change").required(true).multiple(true).args(["compression", "unit", "lend", "when_full"])))]
+    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits
+    /// are those of one volume of a pool, and hold at once. What is not given stays as it is.
+    #[command(group(ArgGroup::new("change").required(true).multiple(true).args(
+        ["compression", "unit", "lend", "when_full", "iops", "bandwidth"]
+    )))]
     Set {
         /// Name, UUID or path of the array, or ARRAY/NAME
         array: ArrayName,
@@ -463,7 +473,27 @@ pub enum VolumeCommand {
         /// default)
         #[arg(long, value_name = "fail|queue|queue:SECONDS")]
         when_full: Option<WhenFull>,
+        #[command(flatten)]
+        limits: LimitOptions,
     },
+}
+
+/// Limits of a volume of a pool.
+#[derive(Clone, Copy, Args)]
+pub struct LimitOptions {
+    /// Limit of reads and writes per second of a volume of a pool and its snapshots; 0 for none
+    #[arg(long, value_name = "N")]
+    pub iops: Option<u32>,
+    /// Limit of bytes read and written per second of a volume of a pool and its snapshots; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = limit_blocks)]
+    pub bandwidth: Option<u32>,
+}
+
+impl LimitOptions {
+    /// In requests and in blocks a second.
+    pub fn rates(self) -> [Option<u32>; 2] {
+        [self.iops, self.bandwidth]
+    }
 }
 
 #[derive(Clone, Copy, Subcommand)]

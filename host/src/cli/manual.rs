@@ -64,6 +64,8 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
             "zoneraid volume set tank --compression off",
             "zoneraid volume set tank --when-full queue:200",
             "zoneraid volume set tank --lend 1G",
+            "zoneraid volume set tank/mail --iops 5000 --bandwidth 200M",
+            "zoneraid volume set tank/mail --iops 0",
         ],
     ),
     ("stop", &["zoneraid stop tank"]),

@@ -182,6 +182,7 @@ impl PoolArray {
         name: &NamespaceName,
         blocks: u64,
         (compression, unit, sector): (Compression, Unit, SectorSize),
+        limits: [u32; 2],
     ) -> Result<u8> {
         let wanted = WantedVolume {
             name: name.name.clone(),
@@ -189,6 +190,7 @@ impl PoolArray {
             sector_bytes: sector as u32,
             compression,
             unit_bytes: unit.bytes() as u64,
+            limits,
         };
         let (array, volume, is_running) = match self {
             PoolArray::Running(mut client) => {
@@ -431,7 +433,11 @@ pub fn remove(output: Output, name: &NamespaceName, yes: bool) -> Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{process::output::undescribed, report::WhenFull};
+    use crate::{
+        process::output::undescribed,
+        report::{RatesReport, WhenFull},
+    };
+    use engine::limit::Rates;
 
     #[test]
     fn json_output_matches_schema() {
@@ -451,6 +457,7 @@ mod tests {
             compression: Compression(None),
             unit_bytes: 4096,
             when_full: WhenFull(0),
+            limits: RatesReport::of(Rates { requests: 0, blocks: 9 }),
             block_device: None,
             link: None,
             lost: None,

@@ -157,7 +157,8 @@ fn status_text(status: &Status) -> String {
 
 /// The table of the volumes of a pool, each with its snapshots behind it.
 pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
-    let heads = ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL", "ORIGIN"];
+    let heads =
+        ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL", "LIMITS", "ORIGIN"];
     let mut rows = vec![heads.map(String::from).to_vec()];
     let none = || "-".to_string();
     for volume in volumes {
@@ -169,13 +170,14 @@ pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
             volume.sector_bytes.to_string(),
             volume.compression.to_string(),
             volume.when_full.to_string(),
+            volume.limits.words(),
             volume.clone_of.clone().unwrap_or_else(none),
         ]);
         rows.extend(volume.snapshots.iter().map(|snapshot| {
             let name = format!("{}@{}", volume.name, snapshot.name);
             let sizes = [snapshot.size_bytes, snapshot.allocated_bytes].map(show);
             let mut row = vec![name, none()];
-            row.extend(sizes.into_iter().chain((0..4).map(|_| none())));
+            row.extend(sizes.into_iter().chain((0..5).map(|_| none())));
             row
         }));
     }

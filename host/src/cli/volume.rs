@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
-    volume::{NoVolume, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
+    volume::{NoVolume, PoolError, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -50,12 +50,15 @@ struct VolumeResizeOutput {
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
-        Verb::Create { array, size, compression, unit, sector_size } => {
+        Verb::Create { array, size, compression, unit, sector_size, limits } => {
+            let limits = limits.rates();
             if let Some((pool, below)) = pool::of(output, &array)? {
                 let blocks =
                     size.with_context(|| format!("the size of {below} is needed: add --size SIZE"))?;
-                return pool.create(output, &below, blocks, (compression, unit, sector_size));
+                let limits = limits.map(Option::unwrap_or_default);
+                return pool.create(output, &below, blocks, (compression, unit, sector_size), limits);
             }
+            ensure!(limits == [None; 2], PoolError::NotInPool);
             let (uuid, codec) = (new_uuid()?, compression.0);
             create(
                 output,
@@ -78,9 +81,10 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Rollback { snapshot, yes } => pool::roll_back(output, &snapshot, yes),
         Verb::Diff { snapshot, later } => pool::diff(output, snapshot, later),
         Verb::Resize { array, size } => resize(output, &array, size),
-        Verb::Set { array, compression, unit, lend, when_full } => {
+        Verb::Set { array, compression, unit, lend, when_full, limits } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
-            let change = VolumeChange { compression, unit_bytes, lent_blocks: lend, when_full, blocks: None };
+            let (lent_blocks, limits, blocks) = (lend, limits.rates(), None);
+            let change = VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, blocks };
             let (set, _) = set(output, &array, change)?;
             output.print(&set, |set| set_text(set, change))?;
             Ok(HEALTHY)
@@ -90,7 +94,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 
 /// The changed settings in words.
 fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
-    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, .. } = set;
+    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, limits, .. } = set;
     let mut text = String::new();
     if change.compression.is_some() || change.unit_bytes.is_some() {
         text += &match compression.0 {
@@ -111,6 +115,12 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
         text += &match when_full.0 {
             0 => format!("writes without free space on '{array}' fail at once\n"),
             seconds => format!("writes without free space on '{array}' wait for up to {seconds} seconds\n"),
+        };
+    }
+    if change.limits != [None; 2] {
+        text += &match limits.is_none() {
+            true => format!("reads and writes of {array} are not limited\n"),
+            false => format!("reads and writes of {array} are limited to {}\n", limits.words()),
         };
     }
     text
@@ -283,8 +293,8 @@ pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&Names
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::WhenFull;
-    use engine::volume::Codec;
+    use crate::report::{RatesReport, WhenFull};
+    use engine::{limit::Rates, volume::Codec};
 
     #[test]
     fn json_output_matches_schema() {
@@ -311,6 +321,7 @@ mod tests {
             unit_bytes: 4096,
             lent_bytes: 0,
             when_full,
+            limits: RatesReport::of(Rates { requests: 9, blocks: 0 }),
             size_bytes: 4096,
             usable_bytes: 4096,
         };

@@ -6,10 +6,13 @@ use crate::{
         output::{new_uuid, quoted, uuid},
         size::{bytes, show, total},
     },
-    report::{ChangedRange, Compression, PoolVolumeReport, SnapshotReport, WhenFull},
+    report::{ChangedRange, Compression, PoolVolumeReport, RatesReport, SnapshotReport, WhenFull},
 };
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::volume::{NewSnapshot, NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError};
+use engine::{
+    limit::Rates,
+    volume::{NewSnapshot, NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError},
+};
 use serde::{Deserialize, Serialize};
 
 /// A volume to be added to a pool.
@@ -23,6 +26,8 @@ pub struct WantedVolume {
     /// Compression of its data, and its unit.
     pub compression: Compression,
     pub unit_bytes: u64,
+    /// Limits of its reads and writes, in requests and in blocks a second; 0 for none.
+    pub limits: [u32; 2],
 }
 
 /// The pool on an array.
@@ -38,6 +43,7 @@ impl ArrayPool {
     /// # Errors
     /// The name is taken, or the size is impossible.
     pub async fn add(&self, wanted: &WantedVolume) -> Result<Volume> {
+        let [requests, blocks] = wanted.limits;
         let new = NewVolume {
             name: wanted.name.clone(),
             uuid: new_uuid()?,
@@ -45,6 +51,7 @@ impl ArrayPool {
             sector: SectorSize::from_bytes(wanted.sector_bytes).context("invalid sector size")?,
             codec: wanted.compression.0,
             unit: Unit::from_bytes(wanted.unit_bytes).context("invalid compression unit")?,
+            limits: Rates { requests, blocks },
         };
         self.pool.add(new).await.map_err(|error| self.explain(error))
     }
@@ -190,6 +197,7 @@ pub fn report(pool: &Pool, volume: &Volume) -> PoolVolumeReport {
         compression: Compression(status.codec),
         unit_bytes: status.unit.bytes() as u64,
         when_full: WhenFull(status.queue_seconds),
+        limits: RatesReport::of(status.limits),
         block_device: None,
         link: None,
         lost: None,

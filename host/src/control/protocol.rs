@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 18;
+pub const PROTOCOL: u32 = 19;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -116,6 +116,8 @@ pub struct VolumeChange {
     /// Blocks of the reserve that new blocks may use until the next start.
     pub lent_blocks: Option<u64>,
     pub when_full: Option<WhenFull>,
+    /// Limits of reads and writes, in requests and in blocks a second; 0 for none.
+    pub limits: [Option<u32>; 2],
     /// Number of blocks: not less than now.
     pub blocks: Option<u64>,
 }
@@ -124,10 +126,11 @@ impl VolumeChange {
     /// Applies the changes.
     ///
     /// # Errors
-    /// It is a snapshot; a unit, a loan or a size is impossible; or the volume has failed.
+    /// It is a snapshot; a unit, a loan or a size is impossible; it has no limits, as it is none of a pool; or the volume
+    /// has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
         ensure!(!volume.is_snapshot(), PoolError::IsSnapshot);
-        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, blocks } = self;
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, blocks } = self;
         let status = volume.status();
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
@@ -136,6 +139,9 @@ impl VolumeChange {
         }
         if let Some(WhenFull(seconds)) = when_full {
             volume.queue_writes(seconds).await?;
+        }
+        if let [Some(_), _] | [_, Some(_)] = limits {
+            volume.limit(limits[0], limits[1]).await?;
         }
         if let Some(blocks) = lent_blocks {
             ensure!(status.reserve > 0, "the volume has no reserve, since it is not larger than its space");

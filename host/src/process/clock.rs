@@ -1,10 +1,17 @@
 //! Clock for the engine, which has none of its own.
 
 use engine::vzone::Clock;
-use std::{rc::Rc, time::Instant};
+use std::{rc::Rc, sync::LazyLock, time::Instant};
 
-/// A clock in microseconds that starts at 0.
+/// Time of the first reading.
+static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Microseconds since the first reading in this process.
+pub fn now_us() -> u64 {
+    BEGUN.elapsed().as_micros() as u64
+}
+
+/// A clock in microseconds.
 pub fn clock() -> Clock {
-    let begun = Instant::now();
-    Rc::new(move || begun.elapsed().as_micros() as u64)
+    Rc::new(now_us)
 }

@@ -5,6 +5,7 @@ mod events;
 mod health;
 mod namespaces;
 mod presence;
+mod rates;
 pub mod scrub;
 mod volume;
 mod words;
@@ -33,8 +34,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 pub use engine::format::superblock::level;
 pub use events::EventReport;
-pub use namespaces::{Division, NamespaceReport, RatesReport, latency_words};
+pub use namespaces::{Division, NamespaceReport, latency_words};
 pub use presence::{hidden, is_there};
+pub use rates::RatesReport;
 pub use volume::{
     ChangedRange, Compression, PoolVolumeReport, SnapshotReport, Space, VolumeLosses, VolumeRange,
     VolumeReport, VolumeSet, WhenFull, WrittenBytes, given_up, no_start, no_volume,

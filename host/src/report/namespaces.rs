@@ -1,11 +1,8 @@
 //! Reports on namespaces.
 
-use super::{LostRange, volume::VolumeReport};
-use crate::process::size::{bytes, show};
-use engine::{
-    buf::BLOCK,
-    vzone::{NamespaceStatus, Rates},
-};
+use super::{LostRange, rates::RatesReport, volume::VolumeReport};
+use crate::process::size::bytes;
+use engine::{buf::BLOCK, vzone::NamespaceStatus};
 use serde::{Deserialize, Serialize};
 
 /// Division of an array into namespaces.
@@ -69,29 +66,6 @@ pub struct NamespaceReport {
     pub lost: Vec<LostRange>,
     /// The volume that it carries; its write amplification does not include parity and metadata of the array.
     pub volume: Option<VolumeReport>,
-}
-
-/// Limits or floors of a namespace; `None` for no limit or floor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RatesReport {
-    pub requests_per_second: Option<u32>,
-    pub bytes_per_second: Option<u64>,
-}
-
-impl RatesReport {
-    pub fn of(rates: Rates) -> RatesReport {
-        let requests_per_second = Some(rates.requests).filter(|requests| *requests > 0);
-        let bytes_per_second = Some(bytes(rates.blocks as u64)).filter(|bytes| *bytes > 0);
-        RatesReport { requests_per_second, bytes_per_second }
-    }
-
-    /// The rates in words.
-    pub fn words(self) -> String {
-        let requests = self.requests_per_second.map(|requests| format!("{requests} requests/s"));
-        let bytes = self.bytes_per_second.map(|bytes| show(bytes) + "/s");
-        let both: Vec<String> = requests.into_iter().chain(bytes).collect();
-        if both.is_empty() { "-".into() } else { both.join(", ") }
-    }
 }
 
 /// The latency of a class in words.

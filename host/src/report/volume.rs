@@ -1,5 +1,6 @@
 //! Reports on volumes.
 
+use super::rates::RatesReport;
 use crate::process::size::{bytes, show};
 use anyhow::anyhow;
 use engine::volume::{Codec, Level, StoredBlocks, Unit, VolumeError, VolumeStatus, WrittenBlocks};
@@ -147,6 +148,8 @@ pub struct PoolVolumeReport {
     pub unit_bytes: u64,
     /// Behaviour of a write that finds no free space.
     pub when_full: WhenFull,
+    /// Limits of its reads and writes, those of its snapshots included.
+    pub limits: RatesReport,
     /// Path of the kernel's block device, if there is one.
     pub block_device: Option<String>,
     /// Link to it by the names of array and volume.
@@ -369,6 +372,8 @@ pub struct VolumeSet {
     /// Part of the reserve that new blocks may use until the next start.
     pub lent_bytes: u64,
     pub when_full: WhenFull,
+    /// Limits of reads and writes; only a volume of a pool has any.
+    pub limits: RatesReport,
     pub size_bytes: u64,
     /// Capacity without compression.
     pub usable_bytes: u64,
@@ -384,6 +389,7 @@ impl VolumeSet {
             unit_bytes,
             lent_bytes: bytes(volume.lent),
             when_full: WhenFull(volume.queue_seconds),
+            limits: RatesReport::of(volume.limits),
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes((volume.usable + volume.reserve - volume.lent).min(volume.blocks)),
         }

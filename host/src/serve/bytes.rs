@@ -7,8 +7,11 @@
 //!
 //! A request that finds no free space may wait for some ([`Bytes::wait_for_room`]), if the volume is configured so.
 //! Meanwhile it holds no claim, so that requests that free space can proceed; afterwards it starts anew.
+//!
+//! The volume may have limits of reads and writes ([`Bytes::admit`]): a request waits for these before it has a claim, a
+//! buffer or a worker. Discards, flushes and queries are not limited.
 
-use crate::reactor::ring::Ring;
+use crate::{process::clock::now_us, reactor::ring::Ring};
 use engine::{
     buf::{BLOCK, Buf, BufMut, BufPool, BufSource},
     device::{DeviceError, Status},
@@ -37,7 +40,7 @@ pub struct Bytes {
     volume: Volume,
     /// Timers of requests that wait for free space; without a ring these fail at once.
     ring: Option<Ring>,
-    /// Set at shutdown: requests no longer wait for free space, but fail.
+    /// Set at shutdown: requests no longer wait for free space, but fail, nor for limits.
     ending: Cell<bool>,
     /// Requests are whole blocks, and their sender serializes overlapping ones: no claims are needed.
     whole: bool,
@@ -101,7 +104,28 @@ impl Bytes {
         true
     }
 
-    /// Fails the requests that wait for free space, and lets none wait from now on.
+    /// Whether reads and writes may have to wait in [`Bytes::admit`].
+    pub fn is_limited(&self) -> bool {
+        !self.volume.limits().is_none()
+    }
+
+    /// Waits until a read or write of so many bytes is within the limits of the volume; a part of a block counts as a block.
+    /// Ends early when `is_over` holds, which is checked ten times a second, or after [`Bytes::end_waiting`].
+    pub async fn admit(&self, bytes: u64, is_over: impl Fn() -> bool) {
+        let Some(ring) = self.ring.as_ref().filter(|_| self.is_limited()) else { return };
+        let sleep = |us| {
+            let timer = ring.sleep(Duration::from_micros(us));
+            async move { _ = timer.await }
+        };
+        let mut admitted = pin!(self.volume.admit(bytes.div_ceil(BLOCK_BYTES), now_us, sleep));
+        poll_fn(|context| match self.ending.get() || is_over() {
+            true => Poll::Ready(()),
+            false => admitted.as_mut().poll(context),
+        })
+        .await;
+    }
+
+    /// Fails the requests that wait for free space, and admits those that wait for limits. None waits from now on.
     pub fn end_waiting(&self) {
         self.ending.set(true);
         self.volume.retry_refused();

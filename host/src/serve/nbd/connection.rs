@@ -65,6 +65,15 @@ impl Job {
         };
         REQUEST_COST + bytes.min(SHARED_PIECE_BYTES)
     }
+
+    /// Bytes that count towards the limits of the volume; `None` if the request is not limited.
+    fn limited_bytes(&self, volume: &Bytes) -> Option<u64> {
+        match self.request.work {
+            Ok(NbdOperation::Read { bytes, .. } | NbdOperation::Write { bytes, .. }) => Some(bytes as u64),
+            Ok(NbdOperation::Zero { bytes, keep: true, .. }) if volume.writes_zeros() => Some(bytes as u64),
+            _ => None,
+        }
+    }
 }
 
 pub(super) struct NbdConnection {
@@ -74,6 +83,10 @@ pub(super) struct NbdConnection {
     writing: Exclusive,
     /// Received requests that have not started.
     jobs: RefCell<VecDeque<Job>>,
+    /// Received requests that wait for the limits of the volume, in front of `jobs`.
+    limited: RefCell<VecDeque<Job>>,
+    /// Opened when there is another one, and when no more requests are accepted.
+    limited_more: Gate,
     /// Idle workers.
     idle: RefCell<Vec<Waker>>,
     /// Number and total cost of requests in execution.
@@ -126,6 +139,8 @@ impl NbdConnection {
             socket: Rc::new(socket),
             writing: Exclusive::default(),
             jobs: RefCell::default(),
+            limited: RefCell::default(),
+            limited_more: Gate::default(),
             idle: RefCell::default(),
             running: Cell::new(0),
             running_cost: Cell::new(0),
@@ -233,17 +248,48 @@ impl NbdConnection {
                 }
             }
             self.last.set(self.server.upgrade().map_or(0, |server| server.count_request()));
-            self.jobs.borrow_mut().push_back(Job { request, data, begun });
-            self.wake_worker();
+            let job = Job { request, data, begun };
+            let waits = bytes.is_limited() || !self.limited.borrow().is_empty();
+            if waits && job.limited_bytes(bytes).is_some() {
+                self.limited.borrow_mut().push_back(job);
+                self.limited_more.open();
+            } else {
+                self.queue(job);
+            }
         }
         Ok(())
+    }
+
+    /// Queues a request for the workers.
+    fn queue(&self, job: Job) {
+        self.jobs.borrow_mut().push_back(job);
+        self.wake_worker();
+    }
+
+    /// Queues the requests that wait for the limits of the volume, each when it is within these, until the connection ends.
+    /// Requests that are not limited pass them: a flush covers only completed writes.
+    pub async fn admit_jobs(&self, volume: &Bytes) {
+        loop {
+            let first = self.limited.borrow().front().map(|job| job.limited_bytes(volume));
+            match first {
+                Some(bytes) => {
+                    // Requests of a client that has hung up end without a wait.
+                    volume.admit(bytes.unwrap_or(0), || self.has_hung_up()).await;
+                    let job = self.limited.borrow_mut().pop_front();
+                    job.into_iter().for_each(|job| self.queue(job));
+                }
+                None if self.done.get() => return,
+                None => self.limited_more.wait().await,
+            }
+        }
     }
 
     /// Waits until one more request with this number of data bytes can be queued; with an empty queue it always can.
     async fn wait_for_room(&self, bytes: u64) {
         let is_full = || {
             let held = self.held_bytes.get();
-            held > 0 && held + bytes > MOST_HELD_BYTES || self.jobs.borrow().len() >= MOST_QUEUED
+            held > 0 && held + bytes > MOST_HELD_BYTES
+                || self.jobs.borrow().len() + self.limited.borrow().len() >= MOST_QUEUED
         };
         while is_full() && !self.done.get() {
             self.room.wait().await;
@@ -284,7 +330,7 @@ impl NbdConnection {
                 }
                 return Poll::Ready(Some(job));
             }
-            if self.done.get() && self.jobs.borrow().is_empty() {
+            if self.done.get() && self.jobs.borrow().is_empty() && self.limited.borrow().is_empty() {
                 return Poll::Ready(None);
             }
             idle.push(context.waker().clone());
@@ -312,6 +358,7 @@ impl NbdConnection {
     fn stop_receiving(&self) {
         self.done.set(true);
         self.room.open();
+        self.limited_more.open();
         self.idle.borrow_mut().drain(..).for_each(Waker::wake);
     }
 

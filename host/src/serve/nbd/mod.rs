@@ -13,7 +13,8 @@
 //! 3. is dropped if the client has hung up by then; the kernel is queried for this right before the first block
 //!    changes.
 //!
-//! A request that waits for free space releases its claim, and repeats steps 2 and 3 afterwards.
+//! A request that waits for free space releases its claim, and repeats steps 2 and 3 afterwards. One that waits for the
+//! limits of its volume does so before these steps, without a worker, and counts as received.
 //!
 //! Suppose that a later request of the client for the same blocks has been received. Then the client had hung up before
 //! it sent that one. So the former request is either dropped by step 3, or it has passed step 3 earlier, and the later
@@ -331,6 +332,8 @@ impl Server {
                     }
                 });
             }
+            let (limited, of_limited) = (connection.clone(), volume.clone());
+            server.runtime.spawn(async move { limited.admit_jobs(&of_limited.bytes).await });
             if connection.receive_jobs((&volume.bytes, &server.traffic), &terms).await.is_err() {
                 connection.end(Shutdown::Both);
             }

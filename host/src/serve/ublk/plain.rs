@@ -22,6 +22,11 @@ pub(super) async fn perform(
     let bytes = request.bytes();
     let at = request.sector.checked_mul(SECTOR).filter(|at| volume.holds(*at, bytes));
     let at = at.ok_or(Status::LbaOutOfRange)?;
+    let writes_zeros =
+        || operation == UblkOperation::WriteZeroes && request.keeps_room && volume.writes_zeros();
+    if matches!(operation, UblkOperation::Read | UblkOperation::Write) || writes_zeros() {
+        volume.admit(bytes, || false).await;
+    }
     match operation {
         UblkOperation::Read => {
             let (data, inside) = volume.read(at, bytes).await?;

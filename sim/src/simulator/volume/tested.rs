@@ -294,6 +294,7 @@ pub async fn add(pool: &Pool, number: usize, blocks: u64) -> Result<Volume, Volu
         sector: Default::default(),
         codec: None,
         unit: Unit::default(),
+        limits: Default::default(),
     };
     pool.add(new).await
 }
