@@ -481,6 +481,49 @@ fn volume_cold_map_pages_never_pin_map_zones() {
     }
 }
 
+#[test]
+fn volume_hit_rate_counts_pages_once_per_request() {
+    let mut scene = Scene::of(20 * PAGE);
+    (0..5).for_each(|page| scene.write(page * PAGE, 1));
+    scene.stop();
+    scene.restart_as(VolumeOptions { map_pages: Some(3), ..VolumeOptions::default() }).unwrap();
+    assert_eq!(scene.volume.status().map_hit_rate(), None);
+    let counts = |act: &dyn Fn(&Scene)| {
+        let of = |scene: &Scene| {
+            let status = scene.volume.status();
+            assert!(status.map_cached_bytes <= status.map_memory_bytes);
+            [status.page_lookups, status.page_hits, status.pages_read]
+        };
+        let before = of(&scene);
+        act(&scene);
+        let after = of(&scene);
+        [0, 1, 2].map(|which| after[which] - before[which])
+    };
+    let read = |at, blocks: u64| {
+        move |scene: &Scene| {
+            run(&scene.runtime, scene.volume.read(at, Buf::zeroed(blocks as usize * BLOCK)))
+                .map(drop)
+                .unwrap()
+        }
+    };
+    let write = |at, blocks: u64| {
+        move |scene: &Scene| scene.put(at, &Buf::copy_of(&vec![2; blocks as usize * BLOCK]))
+    };
+    // Lookups, hits, and pages that were read.
+    assert_eq!(counts(&read(0, 1)), [1, 0, 1]);
+    assert_eq!(counts(&read(0, 1)), [1, 1, 0]);
+    // Many runs in one page, and in two.
+    assert_eq!(counts(&read(0, 9)), [1, 1, 0]);
+    assert_eq!(counts(&read(PAGE - 4, 8)), [2, 1, 1]);
+    // Pages that were never written need not be read.
+    assert_eq!(counts(&read(9 * PAGE, 8)), [1, 1, 0]);
+    assert_eq!(counts(&write(2 * PAGE, 8)), [1, 0, 1]);
+    assert_eq!(counts(&write(2 * PAGE + 4, 8)), [1, 1, 0]);
+    assert_eq!(counts(&|scene| run(&scene.runtime, scene.volume.discard(2 * PAGE, 12)).unwrap()), [1, 1, 0]);
+    assert_eq!(counts(&read(3 * PAGE, 1)), [1, 0, 1]);
+    assert_eq!(scene.volume.status().map_hit_rate(), Some(6.0 / 10.0));
+}
+
 /// A drive with a volatile cache that checks the order in which zones are begun.
 struct Witness {
     device: Rc<dyn ZonedDevice>,

@@ -238,6 +238,8 @@ impl VolumeCore {
             collected_zones: 0,
             discarded: 0,
             pages_read: 0,
+            page_lookups: 0,
+            page_hits: 0,
             failed: None,
         };
         VolumeCore {
@@ -629,7 +631,10 @@ impl VolumeCore {
             checkpoints: state.done,
             map_bytes: bytes_in(state.map.directory().len()),
             map_memory_bytes: bytes_in(state.map.most_in_memory()),
+            map_cached_bytes: bytes_in(state.map.in_memory()),
             pages_read: state.pages_read,
+            page_lookups: state.page_lookups,
+            page_hits: state.page_hits,
             written: state.written,
             failed: state.failed,
         }

@@ -256,6 +256,11 @@ impl PagedMap {
         next
     }
 
+    /// Number of pages in memory.
+    pub fn in_memory(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Most pages that may be in memory.
     pub fn most_in_memory(&self) -> usize {
         self.most.min(self.directory.len())

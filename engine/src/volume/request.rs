@@ -105,6 +105,22 @@ impl RequestGroups {
     }
 }
 
+/// The last page of the map for which a request has been counted.
+#[derive(Default)]
+struct CountedPage(Option<u64>);
+
+impl CountedPage {
+    /// Counts the page of a block, unless it is the last one. Of several pages that are needed together, the first counts.
+    fn count(&mut self, core: &VolumeCore, block: u64) {
+        let page = block / FANOUT;
+        if self.0.replace(page) != Some(page) {
+            let mut state = core.state.borrow_mut();
+            let is_known = state.map.is_known(page as u32);
+            state.count_lookups(1, is_known);
+        }
+    }
+}
+
 /// Checks that blocks lie in the volume.
 ///
 /// # Errors
@@ -141,9 +157,10 @@ pub async fn read(core: &VolumeCore, view: &[u64], mut data: Buf) -> Result<Buf,
         let done = core.device.submit(Command::read(lba, data)).await;
         return done.result.map(|()| done.data);
     }
-    let (mut runs, mut from) = (Vec::new(), 0);
+    let (mut runs, mut from, mut counted) = (Vec::new(), 0, CountedPage::default());
     let bytes = data.as_mut().ok_or(Status::InvalidField)?;
     while from < blocks {
+        view.iter().take(1).for_each(|start| counted.count(core, start + from));
         let pages = view.iter().map(|start| ((start + from) / FANOUT) as u32);
         let are_known = |state: &VolumeState| pages.clone().all(|page| state.map.is_known(page));
         let _pins;
@@ -196,7 +213,9 @@ fn one_run(core: &VolumeCore, view: &[u64], blocks: u64) -> Option<Address> {
     let fits = offset as u64 + blocks <= core.capacity() as u64
         && blocks <= core.device.geometry().max_transfer_blocks as u64
         && state.in_memory(first).is_none();
-    (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block))).then_some(first)
+    (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block)))
+        .then_some(first)
+        .inspect(|_| state.count_lookups((at + blocks - 1) / FANOUT - at / FANOUT + 1, true))
 }
 
 /// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or a
@@ -332,7 +351,7 @@ pub async fn write(
     let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
     let flushes = fua && core.options.fua_stands_alone && core.device.geometry().volatile_cache;
     let _writing = WriteCount::new(core);
-    let mut parts = WriteParts::default();
+    let (mut parts, mut counted) = (WriteParts::default(), CountedPage::default());
     while from < blocks && result.is_ok() {
         let (first, mut end, mut packed) = (from, blocks, None);
         if let Some(encoding) = encoding {
@@ -346,6 +365,7 @@ pub async fn write(
         let pieces = (first, packed.as_ref());
         while from < end && result.is_ok() {
             give_way().await;
+            counted.count(core, at + from);
             let pins = hold_to_change(core, concerned(at + from, keep), &request_groups).await?;
             let before = from;
             let terms = WriteTerms { fua: fua && !flushes, encoding, uses_reserve, keep };
@@ -507,7 +527,7 @@ pub async fn change(core: &VolumeCore, at: u64, blocks: u64, how: MapChange) -> 
     core.check()?;
     core.note_use();
     let (mut request_groups, mut block, end) = (RequestGroups::default(), at, at + blocks);
-    let mut purpose = ZonePurpose::Writer;
+    let (mut purpose, mut counted) = (ZonePurpose::Writer, CountedPage::default());
     while block < end {
         give_way().await;
         // Without a page that was ever written there is nothing to change.
@@ -523,6 +543,7 @@ pub async fn change(core: &VolumeCore, at: u64, blocks: u64, how: MapChange) -> 
             continue;
         }
         let part = in_one_page(how.concerned(block), end - block);
+        counted.count(core, block);
         let pins = hold_to_change(core, how.concerned(block), &request_groups).await?;
         let is_changed = change_part(core, (block, part as u32), how, purpose, &mut request_groups)?;
         drop(pins);

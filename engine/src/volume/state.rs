@@ -83,6 +83,8 @@ pub struct VolumeState {
     pub collected_zones: u64,
     pub discarded: u64,
     pub pages_read: u64,
+    pub page_lookups: u64,
+    pub page_hits: u64,
     pub failed: Option<DeviceError>,
 }
 
@@ -144,6 +146,12 @@ impl<'p> Piece<'p> {
 }
 
 impl VolumeState {
+    /// Counts pages in which a request looks something up, all of which are known, or none.
+    pub fn count_lookups(&mut self, pages: u64, are_known: bool) {
+        self.page_lookups += pages;
+        self.page_hits += if are_known { pages } else { 0 };
+    }
+
     /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and before it those of `leads`, and
     /// changes the map accordingly; returns the ticket of their group. `None`, and no entry was made, if there is no room
     /// at present. The pages of all blocks have to be known.

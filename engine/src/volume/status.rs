@@ -104,8 +104,14 @@ pub struct VolumeStatus {
     pub map_bytes: u64,
     /// Memory that the map may take, in bytes.
     pub map_memory_bytes: u64,
+    /// Memory that the pages of the map in memory take, in bytes.
+    pub map_cached_bytes: u64,
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
+    /// Pages of the map that reads, writes and discards of users needed since the start; each request counts a page once.
+    pub page_lookups: u64,
+    /// Those of them for which the device did not have to be read: they were in memory, or never written.
+    pub page_hits: u64,
     /// Blocks written since the start.
     pub written: WrittenBlocks,
     /// The error after which nothing can be written any more.
@@ -113,6 +119,11 @@ pub struct VolumeStatus {
 }
 
 impl VolumeStatus {
+    /// Share of the needed pages of the map for which the device did not have to be read; `None` if none was needed.
+    pub fn map_hit_rate(&self) -> Option<f64> {
+        (self.page_lookups > 0).then(|| self.page_hits as f64 / self.page_lookups as f64)
+    }
+
     /// Adds the status of the next shard; the settings are the same.
     pub fn add(&mut self, shard: VolumeStatus) {
         let VolumeStatus { written, live_bytes, writing, .. } = &shard;
@@ -132,7 +143,10 @@ impl VolumeStatus {
             (&mut self.checkpoints, shard.checkpoints),
             (&mut self.map_bytes, shard.map_bytes),
             (&mut self.map_memory_bytes, shard.map_memory_bytes),
+            (&mut self.map_cached_bytes, shard.map_cached_bytes),
             (&mut self.pages_read, shard.pages_read),
+            (&mut self.page_lookups, shard.page_lookups),
+            (&mut self.page_hits, shard.page_hits),
         ] {
             *sum += more;
         }

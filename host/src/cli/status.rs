@@ -299,11 +299,16 @@ fn volume_text(volume: &VolumeReport) -> String {
         );
     }
     text += &written_text(written, compresses, volume.write_amplification);
+    let hit_rate = volume.map_hit_rate.map_or("no page needed yet".into(), |rate| {
+        // Rounded down: 100 % means that no page had to be read.
+        format!("hit rate {:.1} %", (rate * 1000.0).floor() / 10.0)
+    });
     text += &format!(
-        "    map: {} % in memory, {} of {}\n",
+        "    map: {} % in memory, {} of {}, {} in use; {hit_rate}\n",
         100 * volume.map_memory_bytes / volume.map_bytes.max(1),
         show(volume.map_memory_bytes),
         show(volume.map_bytes),
+        show(volume.map_cached_bytes),
     );
     let active = if collection.active { "active" } else { "idle" };
     let unreadable = match collection.unreadable_zones {

@@ -43,9 +43,15 @@ pub struct VolumeReport {
     pub free_zones: u32,
     /// Live bytes of each zone of the array.
     pub valid_bytes: Vec<u64>,
-    /// Size of the whole L2P map, and the limit of its cache in memory.
+    /// Size of the whole L2P map, the limit of its cache in memory, and the size of that now.
     pub map_bytes: u64,
     pub map_memory_bytes: u64,
+    pub map_cached_bytes: u64,
+    /// Pages of the map that requests needed since the start, and those of them that did not have to be read.
+    pub map_page_lookups: u64,
+    pub map_page_hits: u64,
+    /// The second number divided by the first; `None` if no page was needed.
+    pub map_hit_rate: Option<f64>,
     pub collection: Collection,
     pub written: WrittenBytes,
     /// Bytes written to the drives for each byte that users wrote.
@@ -461,6 +467,10 @@ impl VolumeReport {
             valid_bytes: volume.live_bytes.clone(),
             map_bytes: volume.map_bytes,
             map_memory_bytes: volume.map_memory_bytes,
+            map_cached_bytes: volume.map_cached_bytes,
+            map_page_lookups: volume.page_lookups,
+            map_page_hits: volume.page_hits,
+            map_hit_rate: volume.map_hit_rate(),
             collection: Collection {
                 active: volume.collects,
                 collected_zones: volume.collected_zones,
