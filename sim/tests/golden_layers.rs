@@ -45,6 +45,40 @@ fn read_volume(images: &str) {
     }
 }
 
+/// An earlier program could open the volume, and would take no notice of a piece in the block of a header.
+#[test]
+fn golden_volume_gets_pieces_beside_headers_after_new_root_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = unpacked("volume-v7", dir.path());
+    let stop = |runtime: Runtime, volume: Volume| {
+        runtime.block_on(volume.stop(), || false).unwrap().unwrap();
+        runtime.clear();
+    };
+    let (runtime, volume) = open_volume(device.clone());
+    stop(runtime, volume);
+    drop(device);
+    // The features as that program would have written them.
+    let path = dir.path().join(IMAGE);
+    let mut bytes = std::fs::read(&path).unwrap();
+    for block in bytes.chunks_mut(BLOCK).filter(|block| block.starts_with(b"zvs1")) {
+        if block[26] == 3 && block[28] == 0 {
+            block[32 + 92] = 0;
+            let sum = crc32c::crc32c(&block[8..]);
+            block[4..8].copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    for headers in [1, 0] {
+        let device = Rc::new(EmulatedDrive::open_image(&path).unwrap());
+        let (runtime, volume) = open_volume(device);
+        let data = content(1001, 7, 1);
+        let write = volume.write(7, &data, true);
+        runtime.block_on(write, || false).unwrap().unwrap();
+        assert_eq!(volume.status().written.headers, headers);
+        stop(runtime, volume);
+    }
+}
+
 #[test]
 fn golden_namespaces_of_each_version_are_read_and_written_on() {
     ["namespaces-v3", "namespaces-v4"].into_iter().for_each(read_namespaces);
@@ -92,7 +126,7 @@ fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
         [("volume-v7", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
     {
         for (at, value, said) in
-            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 4, "features (0x4)")]
+            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 64, "features (0x40)")]
         {
             let dir = tempfile::tempdir().unwrap();
             let edit = |block: &mut [u8]| {

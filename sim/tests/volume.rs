@@ -265,6 +265,67 @@ fn volume_full_refuses_writes_until_discard() {
     runtime.clear();
 }
 
+/// A block that can be squeezed, but not compressed by an eighth.
+fn text(byte: u8) -> Buf {
+    Buf::copy_of(&[vec![byte; 400], noise(byte.into())[400..].to_vec()].concat())
+}
+
+/// The header is in the same block, whether the volume compresses its data or not.
+#[test]
+fn volume_lone_write_takes_one_block_if_compressible() {
+    for codec in [None, Some(Codec::Lz4)] {
+        let (drive, runtime, volume) = made(Some(300));
+        wait(&runtime, volume.compress(codec, Unit::BLOCK)).unwrap();
+        let blocks = |at: u64, data: &Buf| {
+            let before = volume.status().written;
+            wait(&runtime, volume.write(at, data, true)).unwrap();
+            let after = volume.status().written;
+            (after.blocks() - before.blocks(), after.headers - before.headers)
+        };
+        for at in 0..20 {
+            assert_eq!(blocks(at, &text(at as u8 + 1)), (1, 0), "block {at}");
+        }
+        assert_eq!(blocks(20, &block(21)), (2, 1));
+        // Of several blocks the first one makes room.
+        let three = Buf::copy_of(&[&text(22)[..], &block(23), &block(24)].concat());
+        assert_eq!(blocks(21, &three), (3, 0));
+        runtime.clear();
+        let (runtime, volume) = open(&drive);
+        (0..24).for_each(|at| assert_eq!(read(&runtime, &volume, at), at as u8 + 1));
+        assert_eq!(wait(&runtime, volume.read(4, Buf::zeroed(BLOCK))).unwrap()[..], text(5)[..]);
+        assert_eq!(wait(&runtime, volume.read(21, Buf::zeroed(3 * BLOCK))).unwrap()[..], three[..]);
+        wait(&runtime, volume.audit()).unwrap();
+        runtime.clear();
+    }
+}
+
+/// Collection makes squeezed blocks whole, so that they do not lie across two blocks of the device.
+#[test]
+fn volume_collection_moves_squeezed_blocks_as_whole_ones() {
+    let (drive, runtime, volume) = made(Some(300));
+    for at in 0..40 {
+        wait(&runtime, volume.write(at, &text(at as u8), true)).unwrap();
+        wait(&runtime, volume.write(40 + at, &block(1), true)).unwrap();
+    }
+    for round in 0..3000 {
+        let at = 40 + round * 7919 % 250;
+        wait(&runtime, volume.write(at, &block(round as u8), false)).unwrap();
+    }
+    assert!(volume.status().written.moved >= 40);
+    for group in zones_of(&drive, b"zvg1").into_iter().flat_map(|zone| groups_in(&drive, zone)) {
+        let header = drive.ssd().borrow_mut().stored(group).unwrap().unwrap().to_vec();
+        let (is_of_moves, entries) = (header[44] == 2, header[40] as usize);
+        let grains = (0..entries).map(|entry| header[64 + 16 * entry + 12]);
+        assert!(!is_of_moves || grains.clone().all(|grains| grains == 64), "{group:?}");
+    }
+    (0..40).for_each(|at| {
+        let data = wait(&runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap();
+        assert!(data[..] == text(at as u8)[..], "block {at}");
+    });
+    wait(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
 /// The volume may be a read-only one, or on a deferred-write array without a member.
 #[test]
 fn volume_without_writes_writes_nothing_after_start() {

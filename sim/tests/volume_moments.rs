@@ -182,7 +182,7 @@ fn volume_zone_reset_waits_for_pending_reads() {
         assert!(!stopped.get() && scene.rig.written(0, zone) > 0);
         assert_eq!(scene.rig.release(|_, _| true), blocks);
         scene.runtime.run();
-        assert!(found.borrow().as_ref().is_some_and(|data| data.iter().all(|byte| *byte == 1)));
+        assert!(found.borrow().as_ref().is_some_and(|data| **data == *block(1).repeat(blocks)));
         assert!(stopped.get() && scene.rig.written(0, zone) == 0);
     }
 }
@@ -194,7 +194,7 @@ fn volume_missing_data_behind_torn_group_is_detected() {
     (0..5).for_each(|at| scene.write(at, 1));
     let zone = scene.zones_of(b"zvg1")[0];
     scene.rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
-    scene.start_write(10, Buf::copy_of(&[2; 4 * BLOCK]));
+    scene.start_write(10, Buf::copy_of(&block(2).repeat(4)));
     scene.rig.tear(2);
     scene.restart().unwrap();
     let filled = scene.rig.written(0, zone);
@@ -262,7 +262,7 @@ fn volume_unreadable_last_block_never_reveals_older_version() {
     scene.write(0, 1);
     scene.stop();
     scene.write(0, 2);
-    let newest = |zone: &ZoneIndex| scene.stored(*zone, scene.rig.written(0, *zone)).ends_with(&[2]);
+    let newest = |zone: &ZoneIndex| scene.stored(*zone, scene.rig.written(0, *zone)).ends_with(&block(2));
     let zone = scene.zones_of(b"zvg1").into_iter().find(newest).unwrap();
     let last = Lba(geometry().start(zone).0 + scene.rig.written(0, zone) - 1);
     scene.damage(Fault::ReadOnly(zone));
@@ -582,7 +582,7 @@ fn volume_zone_begins_after_predecessor_is_durable() {
     let behaviour = VolumeOptions { map_pages: Some(2 * pages as usize), ..VolumeOptions::default() };
     let volume = open(&runtime, witness.clone(), behaviour).unwrap();
     let write = |volume: &Volume, at: u64, blocks: usize| {
-        run(&runtime, volume.write(at, &Buf::copy_of(&vec![1; blocks * BLOCK]), false)).unwrap();
+        run(&runtime, volume.write(at, &Buf::copy_of(&block(1).repeat(blocks)), false)).unwrap();
     };
     (0..pages).for_each(|page| write(&volume, page * PAGE, 1));
     run(&runtime, volume.stop()).unwrap();
@@ -590,7 +590,7 @@ fn volume_zone_begins_after_predecessor_is_durable() {
     (1..left / 2 - 1).for_each(|at| write(&volume, at, 1));
     rig.rule(|_, command| Act::hold_if(matches!(command, Command::Write { .. })));
     let other = volume.clone();
-    runtime.spawn(async move { other.write(100, &Buf::copy_of(&[2; 3 * BLOCK]), false).await.unwrap() });
+    runtime.spawn(async move { other.write(100, &Buf::copy_of(&block(2).repeat(3)), false).await.unwrap() });
     runtime.run();
     assert!(rig.held() > 0);
     rig.tear(2);

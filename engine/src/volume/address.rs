@@ -80,6 +80,12 @@ impl Unit {
         GRAINS / 8 * 7 * self.blocks()
     }
 
+    /// Whether a piece of `grains` grains is a *squeezed* block: one that was compressed only to make room for the header
+    /// of its group in the same block of the device.
+    pub(super) fn is_squeezed(self, grains: u32) -> bool {
+        self == Unit::BLOCK && (self.most_grains() + 1..GRAINS).contains(&grains)
+    }
+
     /// Whether a piece of the unit may have `grains` grains.
     pub(super) fn is_sane(self, grains: u32) -> bool {
         let most = if self == Unit::BLOCK { GRAINS } else { self.most_grains() };
@@ -160,18 +166,20 @@ pub fn blocks(place: Address) -> u32 {
     (from(place) + grains(place)).div_ceil(GRAINS)
 }
 
-/// Grains of room that a piece of `grains` grains counts for if `live` of its blocks are still mapped: its length and
-/// one grain more, but at most 64 for each of these blocks. The additional grain is for the header: short pieces fill
-/// up a group with entries before its data does, so that there are more headers for the same data. The headers of
-/// groups of whole blocks are part of the layout ([`super::space::Plan`]).
-pub fn charge(grains: u32, live: u32) -> u32 {
-    (grains + 1).min(GRAINS * live)
+/// Grains of room that a piece of a unit of `grains` grains counts for if `live` of its blocks are still mapped: its
+/// length and one grain more, but at most 64 for each of these blocks. The additional grain is for the header: short
+/// pieces fill up a group with entries before its data does, so that there are more headers for the same data. The
+/// headers of groups of whole blocks are part of the layout ([`super::space::Plan`]). A squeezed block counts for a whole
+/// one, so that a whole one can always replace it.
+pub fn charge((unit, grains): (Unit, u32), live: u32) -> u32 {
+    let most = GRAINS * live;
+    if unit.is_squeezed(grains) { most } else { (grains + 1).min(most) }
 }
 
 /// Difference in grains between the charges of the piece at `place` with `live` and with `live - 1` mapped blocks.
 pub fn share(place: Address, live: u32) -> u32 {
-    let grains = grains(place);
-    charge(grains, live) - charge(grains, live.saturating_sub(1))
+    let piece = (unit(place), grains(place));
+    charge(piece, live) - charge(piece, live.saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -204,8 +212,9 @@ mod tests {
 
     #[test]
     fn piece_is_charged_its_size_or_remaining_blocks() {
-        assert_eq!([charge(1, 1), charge(GRAINS - 1, 1), charge(GRAINS, 1)], [2, GRAINS, GRAINS]);
-        let unit = |live| charge(500, live);
+        let block = |grains| charge((Unit::BLOCK, grains), 1);
+        assert_eq!([1, 56, 57, GRAINS - 1, GRAINS].map(block), [2, 57, GRAINS, GRAINS, GRAINS]);
+        let unit = |live| charge((Unit::MOST, 500), live);
         assert_eq!([0, 1, 7, 8, 16].map(unit), [0, GRAINS, 7 * GRAINS, 501, 501]);
     }
 

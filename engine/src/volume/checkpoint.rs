@@ -195,6 +195,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
         unit: state.unit,
         queue_seconds: state.queue_seconds,
         has_snapshots: state.has_snapshots,
+        shares_headers: true,
         other_features: 0,
         cuts,
         directory: state.directory.clone(),
@@ -302,6 +303,7 @@ pub async fn write_root(core: &VolumeCore, root: &Root) -> Result<(), DeviceErro
     let mut state = core.state.borrow_mut();
     state.head = (zone, at + blocks as u32);
     state.written.roots += blocks as u64;
+    state.shares_headers |= root.shares_headers;
     Ok(())
 }
 

@@ -113,6 +113,7 @@ pub struct Start {
     pub unit: Unit,
     pub queue_seconds: u8,
     pub has_snapshots: bool,
+    pub shares_headers: bool,
 }
 
 /// Most pages that are needed together: of a block, of where the latest snapshot keeps it, and of the one snapshot of the
@@ -200,6 +201,7 @@ impl VolumeCore {
             unit,
             queue_seconds,
             has_snapshots,
+            shares_headers,
         } = start;
         let unit = unit.min(space.plan().unit);
         space.lend_reserve();
@@ -219,9 +221,11 @@ impl VolumeCore {
             unit,
             queue_seconds,
             has_snapshots,
+            shares_headers,
             passed_on: 0,
             encoder: None,
             patience: Patience::default(),
+            squeezing: Patience::default(),
             pool: BufPool::default(),
             stalled_at: None,
             refused: 0,

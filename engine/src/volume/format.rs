@@ -9,7 +9,7 @@ use crate::{
     format::codec::{Decoder, Encoder},
     frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, PAYLOAD_BYTES},
     volume::{
-        address::{self, Address, GRAINS, Unit},
+        address::{self, Address, GRAIN, GRAINS, Unit},
         piece::Codec,
     },
 };
@@ -191,6 +191,8 @@ pub struct GroupHeader {
     pub place: GroupPlace,
     /// Blocks of the group, with its header and padding.
     pub blocks: u32,
+    /// Grain of the first block at which the first piece begins: behind the entries, or 64, at the next block.
+    pub first_grain: u32,
     pub entries: Vec<GroupEntry>,
 }
 
@@ -204,10 +206,10 @@ impl GroupHeader {
 
     /// The entries, each with the place of its piece, if the header is in this block of the device.
     pub fn placed(&self, header: u32) -> impl Iterator<Item = (&GroupEntry, Address)> {
-        let mut from = 0;
+        let mut from = self.first_grain;
         self.entries.iter().map(move |entry| {
             let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
-            let place = address::place(header + 1 + from / GRAINS, from % GRAINS, (unit, grains));
+            let place = address::place(header + from / GRAINS, from % GRAINS, (unit, grains));
             from += grains;
             (entry, place)
         })
@@ -252,10 +254,27 @@ pub fn put_entry(header: &mut [u8], index: usize, first: u64, entry: GroupEntry)
     }
 }
 
-/// Completes the header of a group after its `entries` entries were put.
-pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64, entries: usize) {
+/// Grains of a header with `entries` entries.
+pub fn header_grains(entries: u64) -> u32 {
+    (GROUP_HEADER as u64 + entries * ENTRY as u64).div_ceil(GRAIN as u64) as u32
+}
+
+/// Most entries of a group with its first piece at this grain: the inverse of [`header_grains`].
+pub fn most_entries(first_grain: u32) -> u64 {
+    ((first_grain as usize * GRAIN - GROUP_HEADER) / ENTRY) as u64
+}
+
+/// Completes the header of a group of `blocks` blocks, with its first piece at grain `first_grain`, after its `entries`
+/// entries were put. `first` is the number of the first entry.
+pub fn seal_group(
+    header: &mut [u8],
+    place: GroupPlace,
+    (blocks, first_grain): (u32, u32),
+    first: u64,
+    entries: usize,
+) {
     let used = GROUP_HEADER + entries * ENTRY;
-    header[used..].fill(0);
+    header[used..first_grain as usize * GRAIN].fill(0);
     header[..GROUP_HEADER].fill(0);
     header[0..4].copy_from_slice(&GROUP.to_le_bytes());
     header[8..16].copy_from_slice(&place.volume.to_le_bytes());
@@ -266,6 +285,8 @@ pub fn seal_group(header: &mut [u8], place: GroupPlace, blocks: u32, first: u64,
     header[40..42].copy_from_slice(&(entries as u16).to_le_bytes());
     header[42..44].copy_from_slice(&SINCE.to_le_bytes());
     header[44] = place.stream;
+    // 0 stands for 64, the only place in earlier versions.
+    header[45] = (first_grain % GRAINS) as u8;
     let sum = crc32c::crc32c(&header[SUM.end..used]);
     header[SUM].copy_from_slice(&sum.to_le_bytes());
 }
@@ -277,6 +298,10 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let (volume, segment, first) = (from.u64().ok()?, from.u64().ok()?, from.u64().ok()?);
     let (offset, blocks) = (from.u32().ok()?, from.u32().ok()?);
     let (count, version, stream) = (from.u16().ok()? as u64, from.u16().ok()?, from.u8().ok()?);
+    let first_grain = match from.u8().ok()? as u32 {
+        0 => GRAINS,
+        grain => grain,
+    };
     if magic != GROUP || !SEALED.versions.contains(&version) || count > MOST_ENTRIES {
         return None;
     }
@@ -309,8 +334,9 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let data: u32 = entries.iter().map(|entry| entry.kind.grains()).sum();
     let place = GroupPlace { volume, segment, offset, stream };
     // The next root has the numbers that follow: they have to be valid, too.
-    let sane = blocks > data.div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
-    sane.then_some(GroupHeader { place, blocks, entries })
+    let fits = (header_grains(count)..=GRAINS).contains(&first_grain);
+    let sane = fits && blocks >= (first_grain + data).div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
+    sane.then_some(GroupHeader { place, blocks, first_grain, entries })
 }
 
 /// Whether a block is the header of a group, valid or damaged (by its magic number).
@@ -469,6 +495,9 @@ pub const POOL: u64 = 1;
 /// Feature of a root: the pool may have snapshots, and its log the entries that concern these.
 pub const SNAPSHOTS: u64 = 2;
 
+/// Feature of a root: groups may have pieces in the block of their header.
+pub const SHARED_HEADERS: u64 = 4;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -522,7 +551,9 @@ pub struct Root {
     pub queue_seconds: u8,
     /// Whether the volumes of the pool may have snapshots.
     pub has_snapshots: bool,
-    /// Features (bits) without which a program must not open the volume, except [`POOL`] and [`SNAPSHOTS`].
+    /// [`SHARED_HEADERS`]: in every root but those of earlier programs.
+    pub shares_headers: bool,
+    /// Features (bits) without which a program must not open the volume, except those above.
     pub other_features: u64,
     pub cuts: Vec<CutRecord>,
     /// Places of the blocks of the directory.
@@ -536,7 +567,10 @@ impl Root {
         let mut out = Encoder::default();
         let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector, pool } = &self.identity;
         let with = |has: bool, feature: u64| if has { feature } else { 0 };
-        let features = self.other_features | with(pool.is_some(), POOL) | with(self.has_snapshots, SNAPSHOTS);
+        let features = self.other_features
+            | with(pool.is_some(), POOL)
+            | with(self.has_snapshots, SNAPSHOTS)
+            | with(self.shares_headers, SHARED_HEADERS);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -595,7 +629,8 @@ impl Root {
             unit,
             queue_seconds,
             has_snapshots: features & SNAPSHOTS != 0,
-            other_features: features & !(POOL | SNAPSHOTS),
+            shares_headers: features & SHARED_HEADERS != 0,
+            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -658,16 +693,19 @@ mod tests {
         for (index, entry) in entries.into_iter().enumerate() {
             put_entry(&mut block, index, 100, entry);
         }
-        seal_group(&mut block, place(), 4, 100, entries.len());
+        seal_group(&mut block, place(), (4, GRAINS), 100, entries.len());
         let header = read_group(&block).unwrap();
-        assert_eq!(header, GroupHeader { place: place(), blocks: 4, entries: entries.to_vec() });
+        assert_eq!(
+            header,
+            GroupHeader { place: place(), blocks: 4, first_grain: GRAINS, entries: entries.to_vec() }
+        );
         for at in 0..GROUP_HEADER + entries.len() * ENTRY {
             block[at] ^= 4;
             assert_eq!(read_group(&block), None, "byte {at}");
             block[at] ^= 4;
         }
         // Blocks for its data, and no more entries than there is room for.
-        seal_group(&mut block, place(), 3, 100, entries.len());
+        seal_group(&mut block, place(), (3, GRAINS), 100, entries.len());
         assert_eq!(read_group(&block), None);
         // A kind that does not exist, no blocks, and another block where there is none.
         for (third, fourth) in
@@ -677,7 +715,7 @@ mod tests {
             for (bytes, field) in block[GROUP_HEADER..][..ENTRY].chunks_exact_mut(4).zip(fields) {
                 bytes.copy_from_slice(&field.to_le_bytes());
             }
-            seal_group(&mut block, place(), 4, 100, 1);
+            seal_group(&mut block, place(), (4, GRAINS), 100, 1);
             assert_eq!(read_group(&block), None, "{fields:?}");
         }
     }
@@ -687,7 +725,7 @@ mod tests {
         let is_read = |entry: GroupEntry| {
             let mut block = vec![0; BLOCK];
             put_entry(&mut block, 0, entry.number, entry);
-            seal_group(&mut block, place(), 20, entry.number, 1);
+            seal_group(&mut block, place(), (20, GRAINS), entry.number, 1);
             read_group(&block).is_some()
         };
         let unit = |blocks: u32| Unit::from_bytes(blocks as u64 * BLOCK as u64).unwrap();
@@ -711,7 +749,7 @@ mod tests {
         put_entry(&mut block, 0, 9, data(9, 32, (Unit::MOST, 8, 1)));
         // A unit of 32.
         block[GROUP_HEADER + 10] = 5;
-        seal_group(&mut block, place(), 20, 9, 1);
+        seal_group(&mut block, place(), (20, GRAINS), 9, 1);
         assert_eq!(read_group(&block), None);
     }
 
@@ -752,6 +790,7 @@ mod tests {
             unit: Unit::MOST,
             queue_seconds: 60,
             has_snapshots: true,
+            shares_headers: true,
             other_features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],

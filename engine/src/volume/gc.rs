@@ -11,7 +11,7 @@ use crate::{
     evidence::reread_verified,
     runtime::give_way,
     volume::{
-        address::{self, Address, GRAINS, Unit},
+        address::{self, Address, GRAIN, GRAINS, Unit},
         core::{Need, VolumeCore},
         format::{EntryKind, FANOUT, GroupEntry, ZoneUse},
         piece::Patience,
@@ -295,7 +295,12 @@ async fn move_piece(
                 return Ok(());
             }
             let unit = address::unit(place);
-            let is_shorter = unit == Unit::BLOCK || address::grains(place) < GRAINS * there.count_ones();
+            // A squeezed block would lie across two blocks of the device.
+            let grains = address::grains(place);
+            let is_shorter = match unit == Unit::BLOCK {
+                true => !unit.is_squeezed(grains),
+                false => grains < GRAINS * there.count_ones(),
+            };
             let moved = match is_shorter && unit <= state.space.plan().unit {
                 true => move_to(core, &mut state, block, Piece { bytes: piece, unit, there }, name),
                 false => move_blocks(core, &mut state, (block, name), (unit, there), piece)?,
@@ -328,7 +333,7 @@ fn move_to(
     name: Distance,
 ) -> Option<Ticket> {
     let named = Some((name.of(block), EntryKind::Named)).filter(|(named, _)| *named != block);
-    state.place(core.log(), block, piece, (MOVED, false), named.into_iter())
+    state.place(core.log(), block, piece, (MOVED, false, 0), named.into_iter())
 }
 
 /// Moves the live blocks of a unit as units of one block each. `None` if there is not room for all of them at present.
@@ -339,6 +344,7 @@ fn move_blocks(
     (unit, there): (Unit, u16),
     piece: &[u8],
 ) -> Result<Option<Ticket>, DeviceError> {
+    let is_squeezed = unit.is_squeezed((piece.len() / GRAIN) as u32);
     let mut blocks = vec![0; unit.bytes()];
     let made = core.decoder.borrow_mut().unpack(piece, &mut blocks);
     made.ok_or(Status::UnrecoveredReadError)?;
@@ -347,7 +353,9 @@ fn move_blocks(
         if there >> (block - first) & 1 == 0 {
             continue;
         }
-        let packed = state.codec.map(|codec| {
+        // As a shorter piece a squeezed block, which counts for a whole one, could not be overwritten in a full volume.
+        let codec = state.codec.filter(|_| !is_squeezed);
+        let packed = codec.map(|codec| {
             let encoder = state.encoder.get_or_insert_default();
             encoder.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
         });

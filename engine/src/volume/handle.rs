@@ -155,7 +155,7 @@ impl Volume {
     /// is not enough room, which never happens to overwrites unless blocks are compressed. A volume that is larger than
     /// its room reserves a sixteenth of the room for overwrites.
     pub async fn write(&self, at: u64, data: &Buf, fua: bool) -> Result<(), DeviceError> {
-        let terms = |encoding| WriteTerms { fua, encoding, uses_reserve: false, keep: None };
+        let terms = |encoding| WriteTerms { fua, encoding, of_table: false, keep: None };
         let Some(volume) = &self.of_pool else {
             self.check_is_volume()?;
             return self.space.write(at, data, terms(self.space.encoding())).await;

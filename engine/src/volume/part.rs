@@ -31,7 +31,7 @@ use std::{
 };
 
 /// Blocks of the table are durable when they change, and volumes can be removed from a full pool.
-const OF_TABLE: WriteTerms = WriteTerms { fua: true, encoding: None, uses_reserve: true, keep: None };
+const OF_TABLE: WriteTerms = WriteTerms { fua: true, encoding: None, of_table: true, keep: None };
 
 /// Most extents of a volume: a table of 64 MiB in memory. Default extents of these are more than 1 PiB.
 const MOST_EXTENTS: u64 = 1 << INDEX_BITS;
@@ -643,7 +643,7 @@ impl VolumeOfPool {
         for part in self.parts(at, blocks) {
             let place = self.claimed_place(&part).await?;
             let keep = self.pool.keep(&self.volume, part.index).await?;
-            let terms = WriteTerms { fua, encoding, uses_reserve: false, keep };
+            let terms = WriteTerms { fua, encoding, of_table: false, keep };
             self.space().write(place, &data.slice_blocks(part.blocks), terms).await?;
         }
         Ok(())

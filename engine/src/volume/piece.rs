@@ -5,6 +5,9 @@
 //! compared before anything depends on it, so that an error in a codec costs room and no data. Units that would not
 //! save an eighth are stored uncompressed, block by block.
 //!
+//! A *squeezed* block ([`PieceEncoder::squeeze`]) has to be shorter by little more than a header. So only one quarter of
+//! it is compressed, the first one that saves enough.
+//!
 //! An attempt to compress incompressible blocks takes longer than all other work for them. Such blocks come in long
 //! runs, so after some incompressible units in a row attempts become rare ([`Patience`]), until one succeeds:
 //! compressible data is noticed after [`MOST_UNTRIED`] blocks at the latest. Such an attempt tries the first block of a
@@ -80,6 +83,11 @@ pub(super) type Encoding = (Codec, Unit);
 
 /// Bytes of a compressed piece before the compressed data: its length (2) and codec (1).
 const PREFIX: usize = 3;
+
+/// Codec of a squeezed block: the index of a quarter follows, then this quarter, compressed with LZ4, and then the others.
+const SQUEEZED: u8 = 3;
+/// Bytes of a quarter of a block.
+const QUARTER: usize = BLOCK / 4;
 
 /// Number of incompressible units in a row after which not every unit is tried.
 const PATIENCE: u32 = 8;
@@ -265,6 +273,37 @@ impl PieceEncoder {
         packed
     }
 
+    /// Makes a piece of exactly this many grains of a block; `None` if that takes more.
+    pub(super) fn squeeze(&mut self, block: &[u8], grains: u32, patience: &mut Patience) -> Option<&[u8]> {
+        if !patience.tries(1) {
+            return None;
+        }
+        let length = grains as usize * GRAIN;
+        let quarter = (0..BLOCK / QUARTER).find(|quarter| self.squeeze_quarter(block, *quarter, length));
+        patience.tried(quarter.is_some());
+        quarter.map(|_| &self.piece[..length])
+    }
+
+    /// Compresses a quarter of a block, and makes a piece of `length` bytes in `self.piece`; `false` if that is too short.
+    fn squeeze_quarter(&mut self, block: &[u8], quarter: usize, length: usize) -> bool {
+        let (prefix, target) = self.piece.split_at_mut(PREFIX + 1);
+        let (before, rest) = block.split_at(quarter * QUARTER);
+        let (bytes, after) = rest.split_at(QUARTER);
+        let Ok(made) = compress_into_with_table(bytes, target, &mut self.table) else { return false };
+        let most = length.saturating_sub(PREFIX + 1 + BLOCK - QUARTER);
+        if made > most {
+            return false;
+        }
+        let [low, high] = (made as u16).to_le_bytes();
+        prefix.copy_from_slice(&[low, high, SQUEEZED, quarter as u8]);
+        let others = &mut target[made..];
+        others[..before.len()].copy_from_slice(before);
+        others[before.len()..BLOCK - QUARTER].copy_from_slice(after);
+        others[BLOCK - QUARTER..][..most - made].fill(0);
+        let again = &mut self.again[..BLOCK];
+        self.decoder.unpack(&self.piece[..length], again).is_some() && again == block
+    }
+
     /// Compresses the blocks of a unit into `self.piece`; returns its length in bytes. `None` if that would not save an
     /// eighth.
     fn compress(&mut self, blocks: &[u8], codec: Codec, unit: Unit) -> Option<usize> {
@@ -309,6 +348,9 @@ impl PieceDecoder {
             return Some(());
         }
         let ([low, high, codec], bytes) = piece.split_first_chunk::<PREFIX>()?;
+        if *codec == SQUEEZED {
+            return unpack_squeezed(bytes, u16::from_le_bytes([*low, *high]) as usize, blocks);
+        }
         let bytes = bytes.get(..u16::from_le_bytes([*low, *high]) as usize)?;
         let made = match codec {
             1 => decompress_into(bytes, blocks).ok()?,
@@ -337,6 +379,21 @@ impl PieceDecoder {
         self.all = all;
         given
     }
+}
+
+/// Expands a squeezed block, whose compressed quarter has `length` bytes; `None` if the piece is damaged.
+fn unpack_squeezed(bytes: &[u8], length: usize, block: &mut [u8]) -> Option<()> {
+    let (quarter, bytes) = bytes.split_first()?;
+    let (compressed, others) = bytes.split_at_checked(length)?;
+    let at = *quarter as usize * QUARTER;
+    let is_whole = block.len() == BLOCK && at < BLOCK && others.len() >= BLOCK - QUARTER;
+    if !is_whole {
+        return None;
+    }
+    block[..at].copy_from_slice(&others[..at]);
+    block[at + QUARTER..].copy_from_slice(&others[at..BLOCK - QUARTER]);
+    let made = decompress_into(compressed, &mut block[at..at + QUARTER]).ok()?;
+    (made == QUARTER).then_some(())
 }
 
 #[cfg(test)]
@@ -368,6 +425,30 @@ mod tests {
             assert_eq!(part(BLOCK / 32 * 29), BLOCK);
             assert!((BLOCK / 4 * 3..BLOCK / 8 * 7).contains(&part(BLOCK / 4 * 3)));
             assert_eq!(part(0), GRAIN);
+        }
+    }
+
+    #[test]
+    fn squeezed_block_is_of_given_length_and_expands_if_one_quarter_compresses() {
+        let mut encoder = PieceEncoder::default();
+        let mut squeezed = |block: &[u8], grains| {
+            encoder.squeeze(block, grains, &mut Patience::default()).map(<[u8]>::to_vec)
+        };
+        assert_eq!(squeezed(&noise(BLOCK), 62), None);
+        for quarter in 0..4 {
+            for (same, grains) in [(150, 62), (210, 61), (1024, 58)] {
+                let mut block = noise(BLOCK);
+                block[quarter * QUARTER..][..same].fill(7);
+                let piece = squeezed(&block, grains).unwrap();
+                assert_eq!(piece.len(), grains as usize * GRAIN);
+                let mut again = vec![0; BLOCK];
+                assert_eq!(PieceDecoder::default().unpack(&piece, &mut again), Some(()));
+                assert!(again == block, "quarter {quarter}");
+                assert_eq!(PieceDecoder::default().unpack(&piece[..BLOCK - QUARTER], &mut again), None);
+            }
+            let mut block = noise(BLOCK);
+            block[quarter * QUARTER..][..120].fill(7);
+            assert_eq!(squeezed(&block, 62), None);
         }
     }
 

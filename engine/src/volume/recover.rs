@@ -81,6 +81,7 @@ pub async fn create(
         unit: unit.min(plan.unit),
         queue_seconds: 0,
         has_snapshots: false,
+        shares_headers: true,
         other_features: 0,
         cuts: Vec::new(),
         directory: vec![0; PagedMap::directory_blocks(identity.blocks) as usize],
@@ -118,6 +119,7 @@ fn core_of(
         unit: root.unit,
         queue_seconds: root.queue_seconds,
         has_snapshots: root.has_snapshots,
+        shares_headers: root.shares_headers,
     };
     Ok(VolumeCore::new(device, identity, options, start))
 }
@@ -464,6 +466,7 @@ mod tests {
                 unit: Unit::BLOCK,
                 queue_seconds: 0,
                 has_snapshots: false,
+                shares_headers: true,
                 other_features: 0,
                 cuts: cuts.iter().map(cut).collect(),
                 directory: Vec::new(),

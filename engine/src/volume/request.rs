@@ -322,8 +322,9 @@ pub struct WriteTerms {
     pub fua: bool,
     /// Compression.
     pub encoding: Option<Encoding>,
-    /// New blocks may use the reserve, like overwritten ones.
-    pub uses_reserve: bool,
+    /// They are of the table of a pool: new blocks may use the reserve, like overwritten ones, and none is squeezed, since
+    /// [`read_verified`] has alternatives for whole pieces only.
+    pub of_table: bool,
     /// Where a snapshot keeps the blocks.
     pub keep: Option<Keep>,
 }
@@ -343,7 +344,7 @@ pub async fn write(
     core: &VolumeCore,
     at: u64,
     data: &Buf,
-    WriteTerms { fua, encoding, uses_reserve, keep }: WriteTerms,
+    WriteTerms { fua, encoding, of_table, keep }: WriteTerms,
 ) -> Result<(), DeviceError> {
     let blocks = check_data(core, at, data)?;
     core.check()?;
@@ -368,7 +369,7 @@ pub async fn write(
             counted.count(core, at + from);
             let pins = hold_to_change(core, concerned(at + from, keep), &request_groups).await?;
             let before = from;
-            let terms = WriteTerms { fua: fua && !flushes, encoding, uses_reserve, keep };
+            let terms = WriteTerms { fua: fua && !flushes, encoding, of_table, keep };
             result = place_blocks(core, at, data, (&mut from, end, terms), pieces, &mut request_groups);
             drop(pins);
             if from == before && result.is_ok() {
@@ -455,15 +456,26 @@ fn place_blocks(
         let piece = packed.and_then(|packed| packed.piece((*from - first) as usize));
         let piece = piece.unwrap_or_else(|| (&data[*from as usize * BLOCK..][..BLOCK], Unit::BLOCK));
         let piece = Piece::all(piece);
-        if !state.has_room(block, (piece.unit, piece.grains()), terms.uses_reserve, terms.keep) {
+        if !state.has_room(block, (piece.unit, piece.grains()), terms.of_table, terms.keep) {
             drop(state);
             return Err(refuse(core));
         }
-        let stream = state.stream_of(before, core.options.apart);
-        let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, piece.unit.blocks()));
-        let Some(ticket) = state.place(core.log(), block, piece, (stream, terms.fua), leads) else { break };
+        let (stream, blocks) = (state.stream_of(before, core.options.apart), piece.unit.blocks());
+        let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, blocks));
+        let pieces_left = (data.blocks() - *from).div_ceil(blocks as u64);
+        let expected = pieces_left * (1 + leads.clone().count() as u64);
+        let mut encoder = None;
+        let squeezed = state.squeezed_grains(stream, piece, expected).filter(|_| !terms.of_table);
+        let squeezed = squeezed.and_then(|grains| {
+            let encoder = encoder.insert(state.encoder.take().unwrap_or_default());
+            encoder.squeeze(piece.bytes, grains, &mut state.squeezing)
+        });
+        let piece = Piece { bytes: squeezed.unwrap_or(piece.bytes), ..piece };
+        let ticket = state.place(core.log(), block, piece, (stream, terms.fua, expected), leads);
+        state.encoder = encoder.or(state.encoder.take());
+        let Some(ticket) = ticket else { break };
         request_groups.add(ticket);
-        *from += piece.unit.blocks() as u64;
+        *from += blocks as u64;
         if is_spent() {
             break;
         }

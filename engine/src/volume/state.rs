@@ -12,7 +12,7 @@ use crate::{
         piece::{Codec, Patience, PieceEncoder},
         space::{Space, ZonePurpose},
         status::WrittenBlocks,
-        stream::{COLD, Common, HOT, Log, MOVED, Stream, Ticket},
+        stream::{COLD, Common, EntrySet, HOT, Log, MOVED, Stream, Ticket},
         victim::Lifespan,
     },
     zone::{Lba, ZoneIndex},
@@ -50,10 +50,14 @@ pub struct VolumeState {
     pub queue_seconds: u8,
     /// [`Root::has_snapshots`] of the next root.
     pub has_snapshots: bool,
+    /// [`Root::shares_headers`] of the last durable root: without it no group may have a piece in its first block.
+    pub shares_headers: bool,
     /// Number of blocks that snapshots have passed on since the start.
     pub passed_on: u64,
     pub encoder: Option<PieceEncoder>,
     pub patience: Patience,
+    /// Backoff of squeezing.
+    pub squeezing: Patience,
     pub pool: BufPool,
     /// Value of `next_number` when garbage collection last stopped because it had no zone to move blocks to and no dead
     /// zone that a checkpoint would free. A retry is useless before there is another entry.
@@ -154,13 +158,13 @@ impl VolumeState {
 
     /// Makes an entry that maps blocks of the unit beginning at `block` to `piece`, and before it those of `leads`, and
     /// changes the map accordingly; returns the ticket of their group. `None`, and no entry was made, if there is no room
-    /// at present. The pages of all blocks have to be known.
+    /// at present. The request makes `expected` entries at most, these included. The pages of all blocks have to be known.
     pub fn place(
         &mut self,
         log: Log<'_>,
         block: u64,
         piece: Piece<'_>,
-        (stream, fua): (usize, bool),
+        (stream, fua, expected): (usize, bool, u64),
         leads: impl Iterator<Item = Lead> + Clone,
     ) -> Option<Ticket> {
         let (grains, most) = (piece.grains(), GRAINS * piece.unit.blocks());
@@ -172,12 +176,13 @@ impl VolumeState {
         let purpose = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
-        let VolumeState { streams, space, pool, written, .. } = self;
+        let VolumeState { streams, space, pool, written, shares_headers, .. } = self;
         let mut common = Common { log, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
-        let size = (piece.grains(), 1 + leads.clone().count() as u64);
-        if !stream.prepare(index, (purpose, size), space, number, &mut common) {
+        let entries = 1 + leads.clone().count() as u64;
+        let set = EntrySet { purpose, grains: piece.grains(), entries, expected: expected.max(entries) };
+        if !stream.prepare(index, (set, *shares_headers), space, number, &mut common) {
             return None;
         }
         let headers = stream.begun() - begun;
@@ -200,6 +205,14 @@ impl VolumeState {
         Some((index, self.streams[index].begun()))
     }
 
+    /// Length in grains to which a piece is to be squeezed, so that it shares a block with the header of its group; `None`
+    /// if it is compressed already, or does not begin a small group. `expected` as in [`VolumeState::place`].
+    pub fn squeezed_grains(&self, stream: usize, piece: Piece<'_>, expected: u64) -> Option<u32> {
+        let stream = &self.streams[self.space.plan().index_of(stream)];
+        let may_share = self.shares_headers && piece.grains() == GRAINS && piece.unit == Unit::BLOCK;
+        may_share.then(|| stream.squeezed_grains(expected)).flatten()
+    }
+
     /// Makes entries without data, in one group, and changes the map accordingly; the blocks of each are in one page of
     /// the map (of which `PagedMap::is_known` is true). `purpose` decides whether another zone may be begun for them.
     /// `None`, without an entry, if there is no room at present.
@@ -214,8 +227,8 @@ impl VolumeState {
         let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { log, pool, written };
         let begun = streams[index].begun();
-        let size = (0, entries.clone().count() as u64);
-        if !streams[index].prepare(index, (purpose, size), space, number, &mut common) {
+        let set = EntrySet { purpose, grains: 0, entries: entries.clone().count() as u64, expected: 0 };
+        if !streams[index].prepare(index, (set, false), space, number, &mut common) {
             return None;
         }
         self.behind_cut += streams[index].begun() - begun;
@@ -322,7 +335,7 @@ impl VolumeState {
         uses_reserve: bool,
         keep: Option<Keep>,
     ) -> bool {
-        let more = address::charge(grains, unit.blocks());
+        let more = address::charge((unit, grains), unit.blocks());
         if let Some(held) = keep.and_then(|keep| self.keeps(block, unit.blocks(), keep)) {
             return self.space.has_room_for_new(more + held);
         }

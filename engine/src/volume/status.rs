@@ -13,9 +13,9 @@ pub struct WrittenBlocks {
     pub user: u64,
     /// Logical blocks moved by garbage collection.
     pub moved: u64,
-    /// Blocks of data in groups: fewer than both if data was compressed.
+    /// Blocks of data in groups: fewer than both if data was compressed. A header in the same block as data counts as data.
     pub data: u64,
-    /// Group headers.
+    /// Group headers in blocks of their own.
     pub headers: u64,
     /// Pages and directory blocks of the map.
     pub map: u64,

@@ -5,6 +5,10 @@
 //! as the data in flight (so two writes are in flight, and their size follows the load), or when a request waits for
 //! all of it. Groups land in the order in which they were closed.
 //!
+//! The header of a group takes a block. If few entries are expected and the first piece is compressed, that piece begins
+//! behind their entries in the same block: so a lone write of a block takes one block instead of two. For this purpose
+//! the first block of such a group is *squeezed* in a volume without compression, too.
+//!
 //! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
 //! power cut leaves one zone of each stream partly written, and no more.
 
@@ -13,7 +17,7 @@ use crate::{
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
         address::{self, Address, GRAIN, GRAINS},
-        format::{GroupEntry, GroupPlace, MOST_ENTRIES, put_entry, seal_group},
+        format::{GroupEntry, GroupPlace, header_grains, most_entries, put_entry, seal_group},
         space::{Space, ZonePurpose},
     },
     zone::{Lba, ZoneIndex},
@@ -53,33 +57,55 @@ struct Group {
     /// Number of its first entry.
     first: u64,
     entries: usize,
-    /// Grains of all its pieces.
-    grains: u32,
+    /// Grain at which its first piece begins.
+    first_grain: u32,
+    /// Grain at which its last piece ends.
+    end: u32,
     fua: bool,
 }
 
 impl Group {
-    /// Blocks of data after `grains` more grains.
+    /// Blocks after `grains` more grains.
     fn blocks_with(&self, grains: u32) -> u32 {
-        (self.grains + grains).div_ceil(GRAINS)
+        (self.end + grains).div_ceil(GRAINS)
     }
 
-    /// Blocks of data.
+    /// Blocks, with the header.
     fn blocks(&self) -> u32 {
         self.blocks_with(0)
     }
 
-    /// Maximum blocks of data: the buffer without the header and a block that may fill up the zone.
+    /// Maximum blocks: the buffer without a block that may fill up the zone.
     fn most(&self) -> u32 {
-        (self.bytes.len() / BLOCK) as u32 - 2
+        (self.bytes.len() / BLOCK) as u32 - 1
     }
 }
+
+/// Entries that are put into a group together, at most one of them with a piece.
+#[derive(Clone, Copy)]
+pub struct EntrySet {
+    /// Why they are made.
+    pub purpose: ZonePurpose,
+    /// Grains of the piece; 0 if there is none.
+    pub grains: u32,
+    /// Their number.
+    pub entries: u64,
+    /// Number of entries of the request from these on.
+    pub expected: u64,
+}
+
+/// Last grain of a group's first block at which a piece may begin: behind more entries it would save little.
+const MOST_FIRST_GRAIN: u32 = GRAINS / 2;
+
+/// Most entries of a group of which the first block is squeezed.
+const MOST_SQUEEZED: u64 = 8;
 
 /// A closed group: its blocks do not change any more.
 struct ClosedGroup {
     zone: u32,
     start: u32,
     blocks: u32,
+    entries: usize,
     bytes: Buf,
     fua: bool,
     completion: Option<Completion>,
@@ -171,33 +197,61 @@ impl Stream {
         self.closed + self.filling.is_some() as u64
     }
 
-    /// Makes room for `entries` entries, the last one with a piece of `grains` grains: closes the group that is being
-    /// filled if that has no room, and begins another one, in another zone if necessary. If the rest of a zone is too
-    /// small, a group without entries fills it up. `false` if no zone may be begun for this purpose.
+    /// Number of entries of groups that have not landed.
+    fn entries_on_their_way(&self) -> u64 {
+        self.flights.iter().chain(&self.ready).map(|group| group.entries as u64).sum()
+    }
+
+    /// Length in grains to which the first block of the next entries has to be squeezed so that the header is in the same
+    /// block; `None` if they are not the first of a group, or too many entries are expected.
+    pub fn squeezed_grains(&self, expected: u64) -> Option<u32> {
+        if self.filling.is_some() {
+            return None;
+        }
+        let entries = expected + self.entries_on_their_way();
+        (entries <= MOST_SQUEEZED).then(|| GRAINS - header_grains(entries))
+    }
+
+    /// Grain of a new group at which its first piece begins: that of the next block, unless the piece is compressed and
+    /// few entries are expected, as many as are on their way.
+    fn first_grain(&self, set: EntrySet) -> u32 {
+        let first = header_grains(set.expected + self.entries_on_their_way());
+        let shares = set.purpose == ZonePurpose::Writer
+            && !set.grains.is_multiple_of(GRAINS)
+            && first <= MOST_FIRST_GRAIN;
+        if shares { first } else { GRAINS }
+    }
+
+    /// Makes room for entries: closes the group that is being filled if that has no room, and begins another one, in
+    /// another zone if necessary. If the rest of a zone is too small, a group without entries fills it up. Pieces may be in
+    /// the first block of the group if it `shares` that. `false` if no zone may be begun for this purpose.
     pub fn prepare(
         &mut self,
         index: usize,
-        (purpose, (grains, entries)): (ZonePurpose, (u32, u64)),
+        (set, shares): (EntrySet, bool),
         space: &mut Space,
         number: u64,
         common: &mut Common<'_>,
     ) -> bool {
+        let EntrySet { purpose, grains, entries, .. } = set;
         let plan = space.plan();
         let (capacity, most) = (plan.capacity, plan.most_of(purpose));
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
-            let fits = blocks <= group.most() && group.open.next + 1 + blocks <= capacity;
-            if fits && group.entries as u64 + entries <= MOST_ENTRIES {
+            let fits = blocks <= group.most() && group.open.next + blocks <= capacity;
+            if fits && group.entries as u64 + entries <= most_entries(group.first_grain) {
                 return true;
             }
             self.close(index, capacity, common);
         }
-        let group = |pool: &mut BufPool, open| {
+        let first_grain = if shares { self.first_grain(set) } else { GRAINS };
+        let group = |pool: &mut BufPool, open, first_grain| {
             let bytes = pool.take(most + 2);
-            Some(Group { open, bytes, first: number, entries: 0, grains: 0, fua: false })
+            let end = first_grain;
+            Some(Group { open, bytes, first: number, entries: 0, first_grain, end, fua: false })
         };
         if let Some(open) = self.open.filter(|open| open.next + 1 + grains.div_ceil(GRAINS) > capacity) {
-            self.filling = group(common.pool, open);
+            self.filling = group(common.pool, open, GRAINS);
             self.close(index, capacity, common);
         }
         let open = match self.open {
@@ -211,7 +265,7 @@ impl Stream {
                 None => return false,
             },
         };
-        self.filling = group(common.pool, open);
+        self.filling = group(common.pool, open, first_grain);
         true
     }
 
@@ -225,16 +279,16 @@ impl Stream {
         space: &Space,
     ) -> Option<(Address, u32)> {
         let group = self.filling.as_mut()?;
-        let (from, grains) = (group.grains, entry.kind.grains());
-        group.bytes[BLOCK + from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
+        let (from, grains) = (group.end, entry.kind.grains());
+        group.bytes[from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
         let (blocks, most) = (group.blocks_with(grains), group.most());
-        assert!(blocks <= most, "a group gets {blocks} blocks of data, and may have {most}");
+        assert!(blocks <= most, "a group gets {blocks} blocks, and may have {most}");
         let begun = group.blocks_with(grains) - group.blocks();
-        group.grains += grains;
+        group.end += grains;
         put_entry(&mut group.bytes, group.entries, group.first, entry);
         group.entries += 1;
         group.fua |= fua;
-        let place = space.piece(group.open.zone, group.open.next + 1, from, (entry.kind.unit(), grains));
+        let place = space.piece(group.open.zone, group.open.next, from, (entry.kind.unit(), grains));
         Some((place, begun))
     }
 
@@ -249,11 +303,14 @@ impl Stream {
     /// Closes the group that is being filled, if there is one, and submits it if possible.
     pub fn close(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = self.filling.take() else { return };
-        let data = group.blocks();
-        let Group { open, mut bytes, first, entries, grains, fua } = group;
+        let mut blocks = group.blocks();
+        let Group { open, mut bytes, first, entries, first_grain, end, fua } = group;
         let OpenZone { zone, segment, next: offset, .. } = open;
-        bytes[BLOCK + grains as usize * GRAIN..(1 + data) as usize * BLOCK].fill(0);
-        let mut blocks = 1 + data;
+        bytes[end as usize * GRAIN..blocks as usize * BLOCK].fill(0);
+        let header = (first_grain == GRAINS) as u32;
+        common.written.headers += header as u64;
+        common.written.data += (blocks - header) as u64;
+        let used = blocks;
         // No group fits into a single block at the end of a zone, so it is filled up; a group without entries fills up
         // the zone.
         while offset + blocks + 1 == capacity || entries == 0 && offset + blocks < capacity {
@@ -262,15 +319,21 @@ impl Stream {
         }
         let place = GroupPlace { volume: common.log.volume, segment, offset, stream: index as u8 };
         let bytes_of_header = bytes.block_mut(0);
-        seal_group(bytes_of_header, place, blocks, first, entries);
-        common.written.headers += 1;
-        common.written.data += data as u64;
-        common.written.padding += (blocks - 1 - data) as u64;
+        seal_group(bytes_of_header, place, (blocks, first_grain), first, entries);
+        common.written.padding += (blocks - used) as u64;
         let end = offset + blocks;
         assert!(end <= capacity, "a group ends at block {end} of zone {zone}, which has {capacity}");
         self.open = (end < capacity).then_some(OpenZone { next: end, ..open });
         let bytes = bytes.freeze();
-        self.ready.push_back(ClosedGroup { zone, start: offset, blocks, bytes, fua, completion: None });
+        self.ready.push_back(ClosedGroup {
+            zone,
+            start: offset,
+            blocks,
+            entries,
+            bytes,
+            fua,
+            completion: None,
+        });
         self.closed += 1;
         self.submit(common);
     }
@@ -280,7 +343,7 @@ impl Stream {
     pub fn launch(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = &self.filling else { return };
         let on_their_way: u32 = self.flights.iter().chain(&self.ready).map(|group| group.blocks).sum();
-        if group.blocks() + 1 >= on_their_way {
+        if group.blocks() >= on_their_way {
             self.close(index, capacity, common);
         }
     }
@@ -350,7 +413,7 @@ impl Stream {
     pub fn piece(&self, zone: u32, offset: u32, place: Address) -> Option<&[u8]> {
         if let Some(group) = &self.filling
             && group.open.zone == zone
-            && (1..=group.blocks()).contains(&(offset.wrapping_sub(group.open.next)))
+            && (0..group.blocks()).contains(&(offset.wrapping_sub(group.open.next)))
         {
             return piece_of(&group.bytes, offset - group.open.next, place);
         }

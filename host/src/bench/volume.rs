@@ -49,9 +49,20 @@ struct VolumeCosts {
     write_amplification: f64,
     /// 4 KiB reads at random places, queue depth 64.
     read_4k_random_ns: f64,
+    lone_writes: Vec<LoneWriteCosts>,
     pools: Vec<PoolCosts>,
     compression: Vec<CompressionCosts>,
     units: Vec<UnitCosts>,
+}
+
+/// Cost of 4 KiB writes at random places, one at a time, without compression.
+#[derive(Serialize)]
+struct LoneWriteCosts {
+    /// `words` or `noise`.
+    data: &'static str,
+    write_4k_ns: f64,
+    /// Blocks written to the drive for each.
+    blocks: f64,
 }
 
 /// Cost of 4 KiB requests at random places of the volumes of a pool in turn, queue depth 64.
@@ -204,6 +215,13 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         };
         let units: Vec<Vec<String>> =
             std::iter::once(head.map(String::from).to_vec()).chain(costs.units.iter().map(row)).collect();
+        let head = ["4 KiB write, one at a time, of", "time", "blocks written for each"];
+        let row = |row: &LoneWriteCosts| {
+            vec![row.data.to_string(), format!("{:.0} ns", row.write_4k_ns), format!("{:.3}", row.blocks)]
+        };
+        let lone: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
+            .chain(costs.lone_writes.iter().map(row))
+            .collect();
         let head = [
             "volumes of a pool",
             "4 KiB write",
@@ -231,6 +249,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             figure("    blocks written for each", costs.write_amplification),
             line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
             "\n".into(),
+            table(&lone),
+            "\n".into(),
             table(&pools),
             "\n".into(),
             table(&rows),
@@ -244,11 +264,13 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
 
 fn measured(rounds: usize) -> Result<VolumeCosts> {
     let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
-    let plain = [Buf::copy_of(&[0x5a; BLOCK])];
+    let plain = noise();
     let (write_ns, allocations) = medians(rounds, |round| play(&rig, &plain, random(&rig, REQUESTS, round)))?;
     let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
     let amplification = rig.volume.status().written.amplification();
     drop(rig);
+    let lone_writes =
+        [lone_writes(rounds, "words", &words())?, lone_writes(rounds, "noise", &noise())?].into();
     let pools = [1, 100].into_iter().map(|volumes| pool_costs(rounds, volumes)).collect::<Result<_>>()?;
     let mut compression = Vec::new();
     for (codec, helped) in
@@ -267,17 +289,26 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
         write_4k_random_allocations: allocations,
         write_amplification: amplification,
         read_4k_random_ns: read_ns,
+        lone_writes,
         pools,
         compression,
         units,
     })
 }
 
+/// Cost of writes of these blocks, one at a time.
+fn lone_writes(rounds: usize, data: &'static str, blocks: &[Buf]) -> Result<LoneWriteCosts> {
+    let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * COMPRESSED)?;
+    let (write_4k_ns, _) =
+        medians(rounds, |round| play_at(1, &rig, blocks, random(&rig, COMPRESSED, round)))?;
+    Ok(LoneWriteCosts { data, write_4k_ns, blocks: rig.volume.status().written.amplification() })
+}
+
 /// Cost of a pool with so many volumes.
 fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
     let writes = 2 * (rounds as u64 + 1) * REQUESTS;
     let (plain, pool) = (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, writes)?);
-    let block = [Buf::copy_of(&[0x5a; BLOCK])];
+    let block = noise();
     let compared = |blocks: &[Buf]| {
         medians(rounds, |round| {
             let (without, _) = play(&plain, blocks, random(&plain, REQUESTS, round))?;
@@ -390,12 +421,17 @@ fn random(rig: &VolumeRig, requests: u64, round: u64) -> Vec<u64> {
     (0..requests).map(|_| rng.below(rig.volume.blocks())).collect()
 }
 
-/// Nanoseconds and allocations per request: writes of `blocks` at `places`, or reads of single blocks if `blocks` is
-/// empty.
+/// As [`play_at`], at queue depth 64.
 fn play(rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
+    play_at(DEPTH, rig, blocks, places)
+}
+
+/// Nanoseconds and allocations per request at this queue depth: writes of `blocks` at `places`, or reads of single blocks
+/// if `blocks` is empty.
+fn play_at(depth: u64, rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
     let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
-    idle::play(rig.reactor.runtime(), (requests, DEPTH), idle, |turns| {
+    idle::play(rig.reactor.runtime(), (requests, depth), idle, |turns| {
         let (volumes, places, blocks) = (rig.volumes.clone(), places.clone(), blocks.clone());
         async move {
             let mut buf = Buf::zeroed(BLOCK);

@@ -21,8 +21,14 @@ use std::rc::Rc;
 /// Zones of a member that hold the metadata of the array.
 const META_ZONES: u32 = 2;
 
+/// First bytes of the header of a group.
+const GROUP: &[u8; 4] = b"zvg1";
 /// First bytes of metadata blocks: roots and the map, groups, and the journal of namespaces.
-const MAGICS: [&[u8; 4]; 3] = [b"zvs1", b"zvg1", b"zvj3"];
+const MAGICS: [&[u8; 4]; 3] = [b"zvs1", GROUP, b"zvj3"];
+/// Byte of the header of a group with the grain at which its first piece begins; 0 if that is in the next block.
+const FIRST_GRAIN: usize = 45;
+/// Bytes of a grain.
+const GRAIN: usize = 64;
 
 /// The layer that is looked for.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +90,8 @@ pub fn flip(command_queue: &Rc<CommandQueue>, bays: &[Bay], rng: &mut Rng) -> Op
     let bay = *rng.pick(bays);
     let mut ssd = command_queue.ssd(bay);
     let found = metadata(&mut ssd);
-    let lba = *found.get(rng.below(found.len().max(1) as u64) as usize)?;
-    let bit = rng.below(8 * BLOCK as u64) as u32;
+    let (lba, bytes) = *found.get(rng.below(found.len().max(1) as u64) as usize)?;
+    let bit = rng.below(8 * bytes as u64) as u32;
     ssd.faults().after(0, Fault::Corrupt { lba, bit });
     drop(ssd);
     // Faults take effect with a command.
@@ -96,16 +102,21 @@ pub fn flip(command_queue: &Rc<CommandQueue>, bays: &[Bay], rng: &mut Rng) -> Op
     Some(format!("bit {bit} of block {} of drive{bay} flips", lba.0))
 }
 
-fn metadata(ssd: &mut Ssd) -> Vec<Lba> {
+/// The blocks of metadata, and the number of bytes before the data of users in each.
+fn metadata(ssd: &mut Ssd) -> Vec<(Lba, usize)> {
     let geometry = ssd.geometry().clone();
     let mut found = Vec::new();
     for zone in (META_ZONES..geometry.zones).map(ZoneIndex) {
         let start = geometry.start(zone).0;
         for lba in (start..start + geometry.zone_capacity_blocks).map(Lba) {
             let block = ssd.stored(lba).ok().flatten();
-            if block.is_some_and(|block| MAGICS.iter().any(|magic| block.starts_with(&magic[..]))) {
-                found.push(lba);
-            }
+            let Some(block) = block.filter(|block| MAGICS.iter().any(|magic| block.starts_with(&magic[..])))
+            else {
+                continue;
+            };
+            let first_grain = block[FIRST_GRAIN] as usize;
+            let is_shared = block.starts_with(GROUP) && first_grain > 0;
+            found.push((lba, if is_shared { first_grain * GRAIN } else { BLOCK }));
         }
     }
     found

@@ -23,9 +23,11 @@ pub fn geometry() -> Geometry {
     }
 }
 
-/// A block filled with one byte.
+/// A block that begins with this byte, and does not compress.
 pub fn block(byte: u8) -> Buf {
-    Buf::copy_of(&[byte; BLOCK])
+    let mut bytes = noise(byte.into());
+    bytes[0] = byte;
+    Buf::copy_of(&bytes)
 }
 
 /// A block of random bytes, which does not compress.
