@@ -524,3 +524,140 @@ fn limited_volume_waits_and_others_do_not() {
     limit(0);
     assert!(second()[0] > 60_000);
 }
+
+/// The end is cut off when it has no data: its extents are free, other volumes get them, and later blocks are zeros.
+#[test]
+fn volume_of_pool_shrinks_to_its_data() {
+    let scene = Scene::new();
+    let (volume, _) = (scene.add("a"), scene.add("b"));
+    [0, EXTENT + 2, EXTENT + 3, 3 * EXTENT, BLOCKS - 1].iter().for_each(|at| scene.write(&volume, *at, 1));
+    let free = scene.pool.extents().1;
+    let to = EXTENT + 3;
+    for (last, from) in [(BLOCKS - 1, BLOCKS - 5), (3 * EXTENT, 2 * EXTENT), (EXTENT + 3, EXTENT + 3)] {
+        assert_eq!(scene.run(volume.resize(to)), Err(VolumeError::DataBehindEnd { last, to }));
+        assert_eq!((volume.blocks(), scene.read(&volume, last)), (BLOCKS, 1));
+        scene.run(volume.discard(from, BLOCKS - from)).unwrap();
+    }
+    scene.run(volume.resize(to)).unwrap();
+    assert_eq!((volume.blocks(), scene.pool.extents().1), (to, free + 2));
+    let beyond = scene.run(volume.read(to, Buf::zeroed(BLOCK))).map(drop);
+    assert_eq!(beyond, Err(Status::LbaOutOfRange.into()));
+    assert!(matches!(scene.run(volume.resize(0)), Err(VolumeError::Design(_))));
+    let scene = scene.cut();
+    let volume = scene.pool.find("a").unwrap();
+    assert_eq!((volume.blocks(), scene.pool.extents().1), (to, free + 2));
+    scene.run(scene.pool.audit()).unwrap();
+    scene.run(volume.resize(BLOCKS)).unwrap();
+    let all = scene.run(volume.read(0, Buf::zeroed(BLOCKS as usize * BLOCK))).unwrap();
+    let there = (0..BLOCKS).filter(|at| all[*at as usize * BLOCK] != 0);
+    assert_eq!(there.collect::<Vec<_>>(), [0, EXTENT + 2]);
+    let other = scene.pool.find("b").unwrap();
+    for extent in 0..4 {
+        scene.write(&other, extent * EXTENT, 2);
+        assert_eq!(scene.read(&other, extent * EXTENT + 3), 0);
+    }
+    scene.run(scene.pool.audit()).unwrap();
+}
+
+/// A power cut at each moment of a cut of the end, whose blocks were discarded without a flush.
+#[test]
+fn shrinking_interrupted_at_any_moment_is_done_or_not() {
+    let written = || (0..BLOCKS).step_by(8).chain([BLOCKS - 1]);
+    // In the last case no extent is freed.
+    for to in [EXTENT + 3, 2 * EXTENT, 1, BLOCKS - 2] {
+        for commands in 0.. {
+            let scene = Scene::new();
+            let (kept, old) = (scene.add("kept"), scene.add("old"));
+            written().for_each(|at| scene.write(&old, at, 3));
+            scene.write(&kept, 0, 1);
+            scene.run(old.discard(to, BLOCKS - to)).unwrap();
+            scene.device.left.set(commands);
+            let is_done = scene.run(old.resize(to)).is_ok();
+            let scene = scene.cut();
+            let old = scene.pool.find("old").unwrap();
+            let is_cut = old.blocks() == to;
+            assert!(is_cut || !is_done && old.blocks() == BLOCKS, "{commands}: {} blocks", old.blocks());
+            scene.run(scene.pool.audit()).unwrap();
+            scene.run(old.resize(BLOCKS)).unwrap();
+            for at in written() {
+                let byte = scene.read(&old, at);
+                assert!(byte == if at < to { 3 } else { 0 } || at >= to && !is_cut, "{commands}: block {at}");
+            }
+            // All extents that are free hold nothing.
+            let other = scene.add("other");
+            scene.run(other.resize(1 << 20)).unwrap();
+            for extent in 0..scene.pool.extents().1 as u64 {
+                scene.write(&other, extent * EXTENT + 1, 5);
+                assert_eq!([0, 8].map(|at| scene.read(&other, extent * EXTENT + at)), [0, 0], "{commands}");
+            }
+            if is_done {
+                assert!(commands > 0, "it takes no command");
+                break;
+            }
+        }
+    }
+}
+
+/// A write to the end at any moment of a cut: it comes first, and the cut is refused, or it is refused itself.
+#[test]
+fn shrinking_and_writing_of_end_exclude_each_other() {
+    let mut found = [0, 0];
+    for steps in 0.. {
+        let scene = Scene::new();
+        let volume = scene.add("a");
+        scene.write(&volume, 3 * EXTENT, 1);
+        scene.run(volume.discard(EXTENT, BLOCKS - EXTENT)).unwrap();
+        let (shrunk, written) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
+        let (of, told) = (volume.clone(), shrunk.clone());
+        scene.runtime.spawn(async move { told.set(Some(of.resize(EXTENT + 2).await.is_ok())) });
+        (0..steps).for_each(|_| _ = scene.runtime.step());
+        let is_late = shrunk.get().is_some();
+        let (of, told) = (volume.clone(), written.clone());
+        // The partly cut extent, and one that is freed.
+        let at = if steps % 2 == 0 { EXTENT + 2 } else { 2 * EXTENT };
+        scene.runtime.spawn(async move { told.set(Some(of.write(at, &block(2), false).await)) });
+        // The others wait for nothing.
+        scene.write(&volume, 0, 9);
+        scene.runtime.run();
+        match (shrunk.get(), written.get()) {
+            (Some(true), Some(Err(error))) => {
+                assert_eq!((error, volume.blocks()), (Status::LbaOutOfRange.into(), EXTENT + 2));
+                found[0] += 1;
+            }
+            (Some(false), Some(Ok(()))) => {
+                assert_eq!((volume.blocks(), scene.read(&volume, at)), (BLOCKS, 2));
+                found[1] += 1;
+            }
+            ends => panic!("{ends:?} after {steps} steps"),
+        }
+        let scene = scene.cut();
+        scene.run(scene.pool.audit()).unwrap();
+        if is_late {
+            break;
+        }
+    }
+    assert!(found.iter().all(|times| *times > 0), "{found:?}");
+}
+
+/// A request that is dropped may leave the claim of an extent behind, which must not lie behind the new end.
+#[test]
+fn shrinking_after_dropped_write_leaves_whole_table() {
+    for steps in 0..40 {
+        let scene = Scene::new();
+        let volume = scene.add("a");
+        let waker = std::task::Waker::noop();
+        let (data, shrunk) = (block(1), Rc::new(Cell::new(None)));
+        {
+            let mut write = std::pin::pin!(volume.write(2 * EXTENT, &data, false));
+            assert!(write.as_mut().poll(&mut std::task::Context::from_waker(waker)).is_pending());
+            (0..steps).for_each(|_| _ = scene.runtime.step());
+        }
+        let (of, told) = (volume.clone(), shrunk.clone());
+        scene.runtime.spawn(async move { told.set(Some(of.resize(EXTENT).await)) });
+        scene.runtime.run();
+        assert_eq!(shrunk.take(), Some(Ok(())), "{steps} steps");
+        let scene = scene.cut();
+        assert_eq!(scene.pool.find("a").unwrap().blocks(), EXTENT);
+        scene.run(scene.pool.audit()).unwrap();
+    }
+}

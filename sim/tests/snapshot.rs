@@ -376,3 +376,95 @@ fn grown_clone_has_zeros_behind_its_snapshot() {
     let second = clone(&scene, ("a", "second"), "another").unwrap();
     assert_eq!((second.blocks(), bytes(&scene, &second)[BLOCKS as usize]), (2 * BLOCKS, 2));
 }
+
+/// Snapshots, and the snapshot of a clone, are found through the extents of the volume: what has data is not cut off.
+#[test]
+fn end_with_data_of_snapshots_is_not_cut_off() {
+    let scene = Scene::with(12);
+    let volume = scene.add("a");
+    scene.write(&volume, 1, 1);
+    scene.write(&volume, EXTENT, 4);
+    snapshot(&scene, "a", "early").unwrap();
+    scene.write(&volume, 3 * EXTENT + 2, 2);
+    snapshot(&scene, "a", "full").unwrap();
+    scene.run(volume.discard(EXTENT, BLOCKS - EXTENT)).unwrap();
+    snapshot(&scene, "a", "late").unwrap();
+    let copy = clone(&scene, ("a", "full"), "copy").unwrap();
+    scene.run(copy.discard(EXTENT, BLOCKS - EXTENT)).unwrap();
+    let (last, to) = (3 * EXTENT + 2, EXTENT + 4);
+    let kept = PoolError::KeptBehindEnd { name: "a@full".into(), last, to };
+    assert_eq!(scene.run(volume.resize(to)), Err(kept.into()));
+    let below = PoolError::BelowBehindEnd { name: "a@full".into(), last, to };
+    assert_eq!(scene.run(copy.resize(to)), Err(below.into()));
+    assert_eq!(scene.run(scene.pool.find("a@late").unwrap().resize(to)), Err(PoolError::IsSnapshot.into()));
+    scene.run(scene.pool.remove("copy")).unwrap();
+    // It has holes at the end, and so has nothing there.
+    let copy = clone(&scene, ("a", "early"), "copy").unwrap();
+    scene.write(&copy, 3 * EXTENT, 5);
+    scene.write(&copy, EXTENT + 5, 5);
+    scene.run(copy.discard(EXTENT, BLOCKS - EXTENT)).unwrap();
+    scene.run(scene.pool.remove_snapshot("a", "full")).unwrap();
+    let before = contents(&scene);
+    scene.run(volume.resize(to)).unwrap();
+    scene.run(copy.resize(to)).unwrap();
+    let scene = scene.cut();
+    let cut = |name: &str| before[name][..to as usize].to_vec();
+    let expected = Contents::from([
+        ("a".into(), cut("a")),
+        ("copy".into(), cut("copy")),
+        ("a@early".into(), before["a@early"].clone()),
+        ("a@late".into(), before["a@late"].clone()),
+    ]);
+    assert_eq!(contents(&scene), expected);
+    scene.run(scene.pool.audit()).unwrap();
+    // What is written there later is in no snapshot.
+    let [volume, copy] = ["a", "copy"].map(|name| scene.pool.find(name).unwrap());
+    for volume in [&volume, &copy] {
+        scene.run(volume.resize(BLOCKS)).unwrap();
+        assert!(bytes(&scene, volume)[to as usize..].iter().all(|byte| *byte == 0));
+        (EXTENT..BLOCKS).step_by(7).for_each(|at| scene.write(volume, at, 6));
+    }
+    snapshot(&scene, "a", "again").unwrap();
+    (EXTENT..BLOCKS).step_by(5).for_each(|at| scene.write(&volume, at, 7));
+    let scene = scene.cut();
+    let now = contents(&scene);
+    assert_eq!((&now["a@early"], &now["a@late"]), (&before["a@early"], &before["a@late"]));
+    let expected = |at: u64| if at % 7 == EXTENT % 7 { 6 } else { 0 };
+    assert!((to..BLOCKS).all(|at| now["a@again"][at as usize] == expected(at)));
+    scene.run(scene.pool.remove_snapshot("a", "late")).unwrap();
+    scene.run(scene.pool.remove_snapshot("a", "again")).unwrap();
+    let after = contents(&scene);
+    assert_eq!((&after["a@early"], &after["a"]), (&now["a@early"], &now["a"]));
+    scene.run(scene.pool.audit()).unwrap();
+    scene.run(scene.pool.space().audit()).unwrap();
+}
+
+/// A volume that was cut gets back the size of a larger snapshot with its contents, and nothing of later blocks.
+#[test]
+fn return_to_larger_snapshot_enlarges_volume() {
+    let scene = Scene::with(12);
+    let volume = scene.add("a");
+    scene.write(&volume, 1, 1);
+    scene.write(&volume, 2 * EXTENT, 8);
+    scene.run(volume.discard(2 * EXTENT, 1)).unwrap();
+    snapshot(&scene, "a", "first").unwrap();
+    scene.write(&volume, EXTENT + 1, 2);
+    let before = contents(&scene);
+    scene.run(volume.discard(EXTENT + 1, 1)).unwrap();
+    scene.run(volume.resize(EXTENT)).unwrap();
+    for commands in 0.. {
+        let scene = Scene::on(scene.drive.clone());
+        scene.device.left.set(commands);
+        let is_done = scene.run(scene.pool.roll_back("a", "first")).is_ok();
+        let scene = scene.cut();
+        let now = scene.pool.find("a").unwrap();
+        assert!(now.blocks() == BLOCKS || !is_done && now.blocks() == EXTENT, "{} blocks", now.blocks());
+        if now.blocks() == BLOCKS {
+            assert_eq!(contents(&scene)["a"], before["a@first"]);
+        }
+        scene.run(scene.pool.audit()).unwrap();
+        if is_done {
+            break;
+        }
+    }
+}

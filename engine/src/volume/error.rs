@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "the sentences say what the variants and their values are")]
 
 use crate::{
+    buf::BLOCK,
     device::DeviceError,
     volume::{
         format::{FANOUT, OLDEST_VERSION, VERSION},
@@ -80,9 +81,16 @@ pub enum VolumeError {
     /// Several losses of possibly acknowledged data.
     #[error("{}", sentences(.0))]
     Losses(Vec<VolumeError>),
-    /// A volume of `have` blocks cannot have fewer.
-    #[error("the volume has {have} blocks of 4 KiB, and cannot become smaller")]
+    /// A volume of `have` blocks is not enlarged to fewer.
+    #[error("the volume has {have} blocks of 4 KiB, and cannot be enlarged to fewer")]
     Shrinks { have: u64 },
+    /// Block `last` is the last one with data, and would be cut off from a volume of `to` blocks.
+    #[error(
+        "the last block with data, of 4 KiB each, is {last}, and blocks {to} and following would be cut off: shrink the \
+         file system first, and discard the end (blkdiscard -o {offset} DEVICE)",
+        offset = to.saturating_mul(BLOCK as u64)
+    )]
+    DataBehindEnd { last: u64, to: u64 },
     #[error(
         "too few zones are free for the larger map, or too much is written for the reserve of a volume that is larger \
          than its space: choose a smaller size, or discard data first (fstrim)"
@@ -149,6 +157,18 @@ pub enum PoolError {
     HasClones { names: String },
     #[error("the volume has later snapshots ({names}), which would be lost: remove these first")]
     HasLater { names: String },
+    /// Block `last` is the last one with data in a snapshot of a volume that is to have `to` blocks.
+    #[error(
+        "the snapshot '{name}' has data up to block {last}, and blocks {to} and following would be cut off: remove the \
+         snapshot first"
+    )]
+    KeptBehindEnd { name: String, last: u64, to: u64 },
+    /// Block `last` is the last one with data in the snapshot of which the volume is a clone.
+    #[error(
+        "the volume is a clone, and its snapshot '{name}' has data up to block {last}, which a clone of {to} blocks \
+         cannot hide: copy the data to a new volume instead"
+    )]
+    BelowBehindEnd { name: String, last: u64, to: u64 },
     #[error("the volume '{name}' is named twice")]
     Twice { name: String },
     #[error("the second snapshot is not later than the first one")]

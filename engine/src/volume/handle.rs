@@ -238,6 +238,21 @@ impl Volume {
         self.space.grow(blocks).await
     }
 
+    /// Changes the size to `blocks` blocks, while the volume is used. A smaller size cuts off the end, which must not have
+    /// data; requests for it wait meanwhile, and fail then. If this is interrupted, a start finds the former or the new
+    /// size. Blocks that are added later read as zeros.
+    ///
+    /// # Errors
+    /// As [`Volume::grow`]; when the end that would be cut off has data, in the volume, in one of its snapshots, or in the
+    /// snapshot of which it is a clone; when it is no volume of a pool.
+    pub async fn resize(&self, blocks: u64) -> Result<(), VolumeError> {
+        match &self.of_pool {
+            Some(volume) => volume.resize(blocks).await,
+            None if blocks < self.blocks() => Err(VolumeError::Shrinks { have: self.blocks() }),
+            None => self.grow(blocks).await,
+        }
+    }
+
     /// Sets for how many seconds a write waits for room; with 0 it fails at once. The server of the volume waits, since
     /// the engine has no clock. The setting is durable at the return.
     ///

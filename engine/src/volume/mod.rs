@@ -26,6 +26,7 @@ mod recover;
 mod request;
 mod scan;
 mod shards;
+mod shrink;
 mod snapshot;
 mod space;
 mod state;

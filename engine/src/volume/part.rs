@@ -83,7 +83,9 @@ pub struct PoolVolume {
     quiet: Cell<u32>,
     /// Opened when new requests need not wait any more.
     resumed: Gate,
-    /// Held while its data is discarded, or one of its snapshots is removed or returned to.
+    /// New requests that reach beyond this block wait: the blocks behind it are being cut off.
+    end: Cell<u64>,
+    /// Held while its data is discarded, its end is cut off, or one of its snapshots is removed or returned to.
     pub removal: Exclusive,
 }
 
@@ -109,6 +111,27 @@ impl Drop for Quiet {
             volume.quiet.set(volume.quiet.get() - 1);
             volume.resumed.open();
         }
+    }
+}
+
+/// New requests for the end of a volume wait as long as this exists, and none is in progress.
+pub struct HeldEnd(Rc<PoolVolume>);
+
+impl HeldEnd {
+    /// Lets new requests that reach beyond block `end` wait, and waits for all that are in progress. The caller must not
+    /// hold [`PoolCore::changes`], for which requests may wait.
+    pub async fn of(volume: Rc<PoolVolume>, end: u64) -> HeldEnd {
+        volume.end.set(end);
+        let held = HeldEnd(volume.clone());
+        drop(Quiet::of(vec![volume]).await);
+        held
+    }
+}
+
+impl Drop for HeldEnd {
+    fn drop(&mut self) {
+        self.0.end.set(u64::MAX);
+        self.0.resumed.open();
     }
 }
 
@@ -150,6 +173,7 @@ impl PoolVolume {
             idle: Gate::default(),
             quiet: Cell::new(0),
             resumed: Gate::default(),
+            end: Cell::new(u64::MAX),
             removal: Exclusive::default(),
         }
     }
@@ -299,18 +323,24 @@ impl PoolCore {
     /// # Errors
     /// The first one of the device; the volume keeps the extents that could not be discarded.
     pub async fn free_volume(&self, volume: &PoolVolume) -> Result<(), VolumeError> {
-        let mut result = Ok(());
-        let extents = volume.sorted_extents();
-        let owner_block = |(extent, _): &(u32, u32)| self.layout.owner_block(*extent);
-        for of_block in extents.chunk_by(|a, b| owner_block(a) == owner_block(b)) {
-            result = result.and(self.free_extents(volume, of_block).await);
-        }
-        result?;
+        self.free_all(volume, &volume.sorted_extents()).await?;
         let _changing = self.changes.take().await;
         self.space.discard(volume.slot.into(), 1).await?;
         self.space.flush().await?;
         self.volumes.borrow_mut().remove(&volume.slot);
         Ok(())
+    }
+
+    /// Discards extents of a volume, in ascending order, and frees them.
+    ///
+    /// # Errors
+    /// The first one of the device; the volume keeps the extents that could not be discarded.
+    pub async fn free_all(&self, volume: &PoolVolume, extents: &[(u32, u32)]) -> Result<(), VolumeError> {
+        let (mut result, owner_block) = (Ok(()), |(extent, _): &(u32, u32)| self.layout.owner_block(*extent));
+        for of_block in extents.chunk_by(|a, b| owner_block(a) == owner_block(b)) {
+            result = result.and(self.free_extents(volume, of_block).await);
+        }
+        result
     }
 
     /// Discards extents of a volume whose owners are in one block of the table, and frees them.
@@ -355,6 +385,10 @@ impl PoolCore {
         let _changing = self.changes.take().await;
         if volume.is_removed() {
             return Err(DeviceError::Gone);
+        }
+        // The request may have been dropped since it began, and the extent may be cut off meanwhile.
+        if index >= self.layout.extents_of(volume.blocks.get().min(volume.end.get())) {
+            return Err(Status::LbaOutOfRange.into());
         }
         // Another write to it may have come first.
         let there = volume.extent(index);
@@ -495,7 +529,8 @@ impl VolumeOfPool {
         let fits = data.len().is_multiple_of(BLOCK) && blocks > 0 && from + blocks <= size;
         let keeps = || writes && !volume.snapshots.borrow().is_empty();
         let is_plain = volume.origin == VolumeOrigin::Empty && !keeps();
-        let is_inside = || at.checked_add(blocks).is_some_and(|end| end <= volume.blocks.get());
+        let most = volume.blocks.get().min(volume.end.get());
+        let is_inside = || at.checked_add(blocks).is_some_and(|end| end <= most);
         if !fits || !is_plain || !is_inside() || volume.quiet.get() > 0 {
             return None;
         }
@@ -514,7 +549,7 @@ impl VolumeOfPool {
     /// # Errors
     /// Invalid Field without blocks, LBA Out of Range beyond the end; Gone if the volume is removed.
     async fn begin(&self, at: u64, blocks: u64) -> Result<Request<'_>, DeviceError> {
-        while self.volume.quiet.get() > 0 {
+        while self.volume.quiet.get() > 0 || at.saturating_add(blocks) > self.volume.end.get() {
             self.volume.resumed.wait().await;
         }
         if blocks == 0 {
@@ -691,6 +726,14 @@ impl VolumeOfPool {
             give_way().await;
         }
         Ok((first == Some(true), most))
+    }
+
+    /// The last block with data among those of extent `index` from block `from` of it on; holes have none.
+    pub async fn last_data(&self, index: u64, from: u64) -> Result<Option<u64>, DeviceError> {
+        let size = self.pool.layout.extent_blocks as u64;
+        let part = ExtentPart { blocks: 0..size - from, index, at: from };
+        let last = self.steady(&part, async |view| self.space().last_data(view, size - from).await).await?;
+        Ok(last.map(|last| index * size + from + last))
     }
 
     /// Of blocks of the pool, those of this volume. If one is of the table, there may be more.

@@ -192,7 +192,8 @@ impl Pool {
         self.core.runtime.run_whole(removed).await
     }
 
-    /// Gives a volume the contents of its latest snapshot; its requests wait meanwhile. Its size stays.
+    /// Gives a volume the contents of its latest snapshot; its requests wait meanwhile. Its size stays, unless the snapshot
+    /// is larger: then it becomes that of the snapshot.
     ///
     /// # Errors
     /// When there is no such snapshot, or a later one; those of the device, after which the next start continues.

@@ -346,7 +346,8 @@ impl PoolCore {
         };
         if let Some(before) = before {
             for (extent, index) in snapshot.sorted_extents() {
-                if head.birth(index.into()) < before.number() {
+                // Without an extent of the volume it has holes alone.
+                if head.extent(index.into()) != 0 && head.birth(index.into()) < before.number() {
                     self.pass_on(snapshot, &before, (extent, index)).await?;
                 }
             }
@@ -391,7 +392,7 @@ impl PoolCore {
         Ok(self.space.change(to, self.layout.extent_blocks.into(), merge).await?)
     }
 
-    /// Gives a volume the contents of its latest snapshot. Its requests wait meanwhile.
+    /// Gives a volume the contents of its latest snapshot, and at least its size. Its requests wait meanwhile.
     ///
     /// # Errors
     /// When there is no such snapshot, or a later one; those of the device.
@@ -409,14 +410,21 @@ impl PoolCore {
             if !later.is_empty() {
                 return Err(PoolError::HasLater { names: names(&later) }.into());
             }
-            self.set_return(head, Some(snapshot.slot)).await?;
+            // What the snapshot has lies in the volume.
+            let blocks = head.blocks.get().max(snapshot.blocks.get());
+            self.set_return(head, Some(snapshot.slot), blocks).await?;
         }
         self.finish_return(head).await
     }
 
-    /// Records whether a volume returns to the contents of a snapshot. The caller holds `changes`.
-    async fn set_return(&self, head: &PoolVolume, returns_to: Option<u32>) -> Result<(), DeviceError> {
-        let record = VolumeRecord { returns_to, ..head.record.borrow().clone() };
+    /// Records whether a volume returns to the contents of a snapshot, and its size. The caller holds `changes`.
+    async fn set_return(
+        &self,
+        head: &PoolVolume,
+        returns_to: Option<u32>,
+        blocks: u64,
+    ) -> Result<(), DeviceError> {
+        let record = VolumeRecord { returns_to, blocks, ..head.record.borrow().clone() };
         self.change_record(head, record).await
     }
 
@@ -442,7 +450,7 @@ impl PoolCore {
         }
         self.space.flush().await?;
         let _changing = self.changes.take().await;
-        self.set_return(head, None).await?;
+        self.set_return(head, None, head.blocks.get()).await?;
         head.hidden.set(false);
         Ok(())
     }

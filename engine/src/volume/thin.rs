@@ -163,9 +163,9 @@ impl ThinSpace {
         self.first().state.borrow().passed_on
     }
 
-    /// As [`request::settle`], in a space of one shard.
+    /// As [`request::settle`].
     pub async fn settle(&self) -> Result<(), DeviceError> {
-        request::settle(self.first()).await
+        all(self.0.cores.iter().map(|core| request::settle(core))).await.into_iter().collect()
     }
 
     /// Reads blocks of a view. Views of several layers exist in a space of one shard only.
@@ -286,9 +286,28 @@ impl ThinSpace {
         let (layers, count) = self.layers_at(view, 0, most).await?;
         match *layers {
             [] => Ok((false, count)),
-            [at] if view.layers.len() == 1 => self.extent(at, count).await,
+            [at] if view.layers.len() == 1 => match self.extent(at, count).await? {
+                // They may be holes: those of a clone stay when its snapshot has no blocks any more.
+                (true, count) if self.first().kin.get().is_some() => {
+                    request::extent_of_view(self.first(), layers, count).await
+                }
+                found => Ok(found),
+            },
             _ => request::extent_of_view(self.first(), layers, count).await,
         }
+    }
+
+    /// The last of `blocks` blocks of a view that has data; holes have none.
+    pub async fn last_data(&self, view: &View, blocks: u64) -> Result<Option<u64>, DeviceError> {
+        let (mut at, mut last) = (0, None);
+        while at < blocks {
+            let layers = view.layers.iter().map(|start| start + at).collect();
+            let rest = View { layers, fixed: view.fixed };
+            let (has_data, alike) = self.extent_of_view(&rest, blocks - at).await?;
+            at += alike;
+            last = if has_data { Some(at - 1) } else { last };
+        }
+        Ok(last)
     }
 
     /// As [`super::Volume::compress`].

@@ -437,11 +437,12 @@ pub enum VolumeCommand {
         /// Name of a later snapshot of the same volume to compare with, in place of the volume itself
         later: Option<String>,
     },
-    /// Enlarge a volume
+    /// Change the size of a volume
     ///
     /// The array may be running or not; for a volume in a namespace, it must not. If the command is interrupted, the
-    /// volume has its former size or the new one. A volume can be larger than its array (overcommitted), and cannot
-    /// become smaller.
+    /// volume has its former size or the new one. A volume can be larger than its array (overcommitted). A volume of a
+    /// pool can become smaller if the end that is cut off has no data: shrink the file system first, and discard the
+    /// rest (blkdiscard -o NEW_SIZE_IN_BYTES DEVICE).
     Resize {
         /// Name, UUID or path of the array, or ARRAY/NAME
         array: ArrayName,

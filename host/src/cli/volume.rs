@@ -234,7 +234,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     Ok(HEALTHY)
 }
 
-/// Enlarges the volume to `blocks` blocks of 4 KiB, by the daemon if one runs the array.
+/// Changes the size of the volume to `blocks` blocks of 4 KiB, by the daemon if one runs the array.
 fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
@@ -252,9 +252,9 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
         let then = match is_running {
             true => {
                 "; NBD clients see that when they connect again, a block device when the array is stopped and started \
-                 again; then enlarge the file system"
+                 again; a file system that is to use a larger size has to be enlarged then"
             }
-            false => "; enlarge its file system as well",
+            false => "; a file system that is to use a larger size has to be enlarged as well",
         };
         format!("the volume on '{array}' has {size} now{thin}{then}\n")
     })?;

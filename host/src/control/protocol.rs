@@ -118,7 +118,7 @@ pub struct VolumeChange {
     pub when_full: Option<WhenFull>,
     /// Limits of reads and writes, in requests and in blocks a second; 0 for none.
     pub limits: [Option<u32>; 2],
-    /// Number of blocks: not less than now.
+    /// Number of blocks.
     pub blocks: Option<u64>,
 }
 
@@ -148,14 +148,24 @@ impl VolumeChange {
             volume.lend(blocks);
         }
         if let Some(blocks) = blocks {
-            match volume.grow(blocks).await {
+            match volume.resize(blocks).await {
                 Err(VolumeError::Shrinks { have }) => {
-                    bail!("the volume has {}, and cannot become smaller", show(bytes(have)))
+                    bail!(
+                        "the volume has {}, and only a volume of a pool can become smaller",
+                        show(bytes(have))
+                    )
                 }
+                Err(VolumeError::DataBehindEnd { last, to }) => bail!(
+                    "the volume has data up to byte {} ({}), and its size is unchanged: shrink its file system to the new \
+                     size first, and discard the end, blkdiscard -o {} DEVICE",
+                    bytes(last + 1),
+                    show(bytes(last + 1)),
+                    bytes(to)
+                ),
                 Err(error @ VolumeError::Device(_)) => {
                     return Err(error).context("the volume may have its former size or the new one");
                 }
-                grown => grown.context("the volume is not enlarged")?,
+                resized => resized.context("the size of the volume is unchanged")?,
             }
         }
         Ok(())

@@ -408,6 +408,7 @@ impl Run {
                 ("checkpoints", counts.checkpoints),
                 ("discarded_blocks", counts.discarded),
                 ("growths", counts.growths),
+                ("shrinks", counts.shrinks),
                 ("replacements", counts.replacements),
                 ("snapshots", counts.snapshots),
                 ("removed_snapshots", counts.removed_snapshots),

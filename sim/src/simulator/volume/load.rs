@@ -4,7 +4,7 @@ use super::{
     model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld, replaced_by, uses},
     oracle::{Content, fill},
     snapshots,
-    stack::grow,
+    stack::{grow, shrink},
     tested::Tested,
 };
 use crate::simulator::world::Failure;
@@ -18,6 +18,9 @@ use std::ops::Range;
 
 /// One of so many operations enlarges the volume.
 const GROWTH_RARITY: u64 = 500;
+
+/// One of so many operations cuts off the end of the volume.
+const SHRINK_RARITY: u64 = 100;
 
 /// One of so many operations replaces a volume of a pool.
 const REPLACEMENT_RARITY: u64 = 30;
@@ -43,6 +46,9 @@ pub(super) fn issue(world: &mut VolumeWorld) {
     let load = world.model.scenario.load.clone();
     if let Some(blocks) = draw_growth(world, GROWTH_RARITY) {
         return begin(world, VolumeOpKind::Grow { blocks });
+    }
+    if let Some(kind) = draw_shrink(world) {
+        return begin(world, kind);
     }
     if let Some(kind) = draw_replacement(world) {
         return begin(world, kind);
@@ -171,6 +177,14 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
             });
             world.model.oracle.tick()
         }
+        VolumeOpKind::Shrink { from, to } => {
+            let (_, begun) = world.model.oracle.begin(to, from - to, true);
+            tell(world, told, async move {
+                volume.discard(to, from - to).await?;
+                shrink(&volume, to).await.map(|()| Buf::default())
+            });
+            begun
+        }
     };
     world.trace.note(|| format!("begins at {begun}: {kind:?}"));
     snapshots::begun(world, kind, begun);
@@ -246,6 +260,13 @@ fn answered(
     let data = match (answer, kind) {
         (Ok(data), _) => data,
         // A full pool has no room for a record, for an extent of a snapshot, or for the entries of a removal.
+        // Snapshots keep what is discarded, and their removals may have to be finished.
+        (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Shrink { from, to })
+            if world.model.scenario.snapshots =>
+        {
+            world.model.oracle.refuse(to, from - to, begun);
+            return take_size(world);
+        }
         (
             Err(DeviceError::Status(Status::CapacityExceeded)),
             VolumeOpKind::Snapshot { .. } | VolumeOpKind::RemoveSnapshot { .. },
@@ -303,6 +324,10 @@ fn answered(
             world.model.oracle.flushed(begun, reads);
         }
         VolumeOpKind::Grow { .. } => take_size(world)?,
+        VolumeOpKind::Shrink { from, to } => {
+            world.model.oracle.end(to, from - to, begun, false);
+            take_size(world)?;
+        }
         VolumeOpKind::Snapshot { .. }
         | VolumeOpKind::RemoveSnapshot { .. }
         | VolumeOpKind::ReadSnapshot { .. } => snapshots::ended(world, kind, &data)?,
@@ -341,21 +366,46 @@ pub(super) fn draw_growth(world: &mut VolumeWorld, rarity: u64) -> Option<u64> {
     let size = blocks + rng.below(blocks / 4 + 2);
     let changes_size = |kind| {
         replaced_by(kind).is_some()
-            || matches!(kind, VolumeOpKind::Grow { .. } | VolumeOpKind::Snapshot { .. })
+            || matches!(
+                kind,
+                VolumeOpKind::Grow { .. } | VolumeOpKind::Shrink { .. } | VolumeOpKind::Snapshot { .. }
+            )
     };
-    let is_growing = world.model.ops.iter().any(|op| changes_size(op.kind));
-    (blocks > 0 && !is_growing && rng.chance(1, rarity)).then(|| {
+    let is_changing = world.model.ops.iter().any(|op| changes_size(op.kind));
+    (blocks > 0 && !is_changing && rng.chance(1, rarity)).then(|| {
         world.trace.note(|| format!("the volume is to be enlarged from {blocks} to {size} blocks"));
         world.model.asked.push(size);
         size
     })
 }
 
-/// Adds blocks to the oracle if the volume has been enlarged: no growth is in progress any more.
+/// The operation that cuts off the end of the volume, in one of so many calls, if nothing uses that.
+fn draw_shrink(world: &mut VolumeWorld) -> Option<VolumeOpKind> {
+    // A separate generator: the other draws stay the same.
+    let mut rng = Rng::new(world.rng.clone().next_u64() ^ 6);
+    let volume = world.model.volume.as_ref()?;
+    let last = volume.volumes_of_pool().checked_sub(1)?;
+    let (from, range) = (world.model.oracle.blocks(), volume.range(last));
+    let size = range.end - range.start;
+    if size < 2 || !volume.is_there(last) || !rng.chance(1, SHRINK_RARITY) {
+        return None;
+    }
+    let most = if rng.chance(1, 4) { size - 1 } else { (size / 4).max(1) };
+    let kind = VolumeOpKind::Shrink { from, to: from - 1 - rng.below(most) };
+    if world.model.ops.iter().any(|op| uses(world, op.kind, kind)) {
+        return None;
+    }
+    let VolumeOpKind::Shrink { to, .. } = kind else { return None };
+    world.model.asked.push(to);
+    Some(kind)
+}
+
+/// Adds blocks to the oracle if the volume has been enlarged, and removes those that were cut off: no change of the size
+/// is in progress any more.
 pub(super) fn take_size(world: &mut VolumeWorld) -> Result<(), Failure> {
     let (has, had) = (world.model.volume.as_ref().map_or(0, Tested::blocks), world.model.oracle.blocks());
     let asked = std::mem::take(&mut world.model.asked);
-    if had > 0 && has != had && !(has > had && asked.contains(&has)) {
+    if had > 0 && has != had && !asked.contains(&has) {
         return Err(Failure(format!(
             "the volume has {has} blocks, and had {had}, or was to have one of {asked:?}"
         )));
@@ -363,6 +413,10 @@ pub(super) fn take_size(world: &mut VolumeWorld) -> Result<(), Failure> {
     if had > 0 && has > had {
         world.counts.own.growths += 1;
         world.model.oracle.grow(has);
+    }
+    if had > 0 && has < had {
+        world.counts.own.shrinks += 1;
+        world.model.oracle.shrink(has);
     }
     if let Some(volume) = world.model.volume.as_ref().filter(|volume| volume.volumes_of_pool() > 0) {
         world.model.sizes = volume.sizes();

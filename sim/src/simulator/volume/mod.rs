@@ -59,6 +59,7 @@ impl LayerModel for VolumeModel {
         counts.checkpoints += other.checkpoints;
         counts.discarded += other.discarded;
         counts.growths += other.growths;
+        counts.shrinks += other.shrinks;
         counts.replacements += other.replacements;
         counts.snapshots += other.snapshots;
         counts.removed_snapshots += other.removed_snapshots;

@@ -30,6 +30,11 @@ pub(super) enum VolumeOpKind {
     Grow {
         blocks: u64,
     },
+    /// The end of the last volume is discarded and cut off, so that `to` of `from` blocks are left.
+    Shrink {
+        from: u64,
+        to: u64,
+    },
     /// A volume of a pool is removed, and another one of this name created.
     Replace {
         number: usize,
@@ -79,6 +84,8 @@ pub struct VolumeCounts {
     pub discarded: u64,
     /// Enlargements.
     pub growths: u64,
+    /// Ends that were cut off.
+    pub shrinks: u64,
     /// Replacements of volumes of a pool.
     pub replacements: u64,
     /// Snapshots made, removed and returned to, and clones.
@@ -95,7 +102,7 @@ pub struct VolumeModel {
     pub(super) scenario: VolumeScenario,
     pub(super) volume: Option<Tested>,
     pub(super) oracle: VolumeOracle,
-    /// Sizes of growths that may have been interrupted, in blocks.
+    /// Sizes of changes of the size that may have been interrupted, in blocks.
     pub(super) asked: Vec<u64>,
     /// Sizes of the volumes of a pool; none without one.
     pub(super) sizes: Vec<u64>,
@@ -183,10 +190,18 @@ pub(super) fn replaced_by(kind: VolumeOpKind) -> Option<usize> {
 
 /// Whether one of two operations replaces a volume that the other one uses.
 pub(super) fn uses(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> bool {
-    if let (VolumeOpKind::Grow { .. }, VolumeOpKind::Snapshot { .. })
-    | (VolumeOpKind::Snapshot { .. }, VolumeOpKind::Grow { .. }) = (a, b)
-    {
+    let changes_size = |kind| matches!(kind, VolumeOpKind::Grow { .. } | VolumeOpKind::Shrink { .. });
+    let is_snapshot = |kind| matches!(kind, VolumeOpKind::Snapshot { .. });
+    if changes_size(a) && (changes_size(b) || is_snapshot(b)) || is_snapshot(a) && changes_size(b) {
         return true;
+    }
+    // Blocks that are being cut off have no users.
+    if let (VolumeOpKind::Shrink { to, .. }, other) | (other, VolumeOpKind::Shrink { to, .. }) = (a, b)
+        && let VolumeOpKind::Write { at, blocks, .. }
+        | VolumeOpKind::Discard { at, blocks }
+        | VolumeOpKind::Read { at, blocks } = other
+    {
+        return at + blocks > to;
     }
     let (other, replaced) = match (replaced_by(a), replaced_by(b)) {
         (Some(replaced), _) => (b, replaced),
@@ -202,6 +217,7 @@ pub(super) fn uses(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> boo
         VolumeOpKind::Snapshot { number, .. } => number == replaced,
         VolumeOpKind::ReadSnapshot { .. } | VolumeOpKind::RemoveSnapshot { .. } => false,
         VolumeOpKind::Grow { .. }
+        | VolumeOpKind::Shrink { .. }
         | VolumeOpKind::Replace { .. }
         | VolumeOpKind::RollBack { .. }
         | VolumeOpKind::Clone { .. } => true,

@@ -92,6 +92,11 @@ impl VolumeOracle {
         self.blocks.extend(more.blocks);
     }
 
+    /// Removes the blocks behind the first `blocks`.
+    pub fn shrink(&mut self, blocks: u64) {
+        self.blocks.truncate(blocks as usize);
+    }
+
     pub fn blocks(&self) -> u64 {
         self.blocks.len() as u64
     }

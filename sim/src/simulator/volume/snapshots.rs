@@ -37,7 +37,10 @@ pub(super) fn draw(world: &mut VolumeWorld) -> Option<VolumeOpKind> {
     let certain = snapshot.certain().is_some();
     let kind = match kind {
         3 if !volume.has_clone(of, id) => VolumeOpKind::RemoveSnapshot { id },
-        4 if is_latest && certain => VolumeOpKind::RollBack { number: of, id },
+        // A larger snapshot enlarges the volume.
+        4 if is_latest && certain && blocks <= volume.sizes()[of] => {
+            VolumeOpKind::RollBack { number: of, id }
+        }
         5 | 6 if certain && has_no_snapshots(world, number) && volume.sizes()[number] == blocks => {
             VolumeOpKind::Clone { number, id }
         }

@@ -9,7 +9,7 @@ use engine::{
     array::{Array, Drive, Tails},
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
-    volume::{self, Opened, Pool, PoolShape, Volume, VolumeError, VolumeOptions, VolumePlan},
+    volume::{self, Opened, Pool, PoolError, PoolShape, Volume, VolumeError, VolumeOptions, VolumePlan},
     zone::Lba,
 };
 use std::{cell::RefCell, rc::Rc};
@@ -155,5 +155,25 @@ pub(super) async fn grow(volume: &Tested, size: u64) -> Result<(), VolumeError> 
     match grown {
         Err(VolumeError::TooFullToGrow | VolumeError::ManyShards | VolumeError::Design(_)) => Ok(()),
         grown => grown,
+    }
+}
+
+/// Cuts off the end of the volume, which was discarded, unless snapshots have data there.
+pub(super) async fn shrink(volume: &Tested, size: u64) -> Result<(), VolumeError> {
+    let before = volume.blocks();
+    let shrunk = volume.shrink(size).await;
+    let expected = if shrunk.is_ok() { size } else { before };
+    assert_eq!(volume.blocks(), expected, "blocks after a cut from {before} to {size}: {shrunk:?}");
+    match shrunk {
+        Err(VolumeError::Pool(
+            PoolError::KeptBehindEnd { name, last, to } | PoolError::BelowBehindEnd { name, last, to },
+        )) => {
+            assert!(
+                last >= to && volume.has_data(&name, last).await?,
+                "block {last} of '{name}' has no data"
+            );
+            Ok(())
+        }
+        shrunk => shrunk,
     }
 }

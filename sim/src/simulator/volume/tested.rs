@@ -150,6 +150,15 @@ impl Tested {
         }
     }
 
+    /// Cuts off the end of the volume, or of the last one of a pool, until there are `blocks` blocks. One block stays.
+    pub async fn shrink(&self, blocks: u64) -> Result<(), VolumeError> {
+        let less = self.blocks().saturating_sub(blocks);
+        match self.volumes.last().and_then(|tested| tested.volume.as_ref()) {
+            Some(last) => last.resize(last.blocks().saturating_sub(less).max(1)).await,
+            None => Ok(()),
+        }
+    }
+
     /// Number of volumes that can be replaced: those of a pool.
     pub fn volumes_of_pool(&self) -> usize {
         if self.pool.is_some() { self.volumes.len() } else { 0 }
@@ -228,6 +237,12 @@ impl Tested {
         data: Buf,
     ) -> Result<Buf, VolumeError> {
         Ok(self.snapshot_volume(number, id)?.read(at, data).await?)
+    }
+
+    /// Whether a block of a snapshot, `VOLUME@SNAPSHOT`, has data.
+    pub async fn has_data(&self, name: &str, block: u64) -> Result<bool, VolumeError> {
+        let data = self.pool()?.find(name)?.read(block, Buf::zeroed(BLOCK)).await?;
+        Ok(data.iter().any(|byte| *byte != 0))
     }
 
     /// Replaces a volume of a pool by a clone of a snapshot.
