@@ -79,7 +79,8 @@ fn volumes_of_pool_are_created_changed_and_removed() {
     place.run(&["volume", "rename", "drives/logs", "mail"]).fails_with(&["a volume 'mail' already"]);
     place.run(&["volume", "rename", "drives/logs", "old"]).ok();
     place.run(&["volume", "resize", "drives/old", "--size", "128M"]).ok();
-    place.run(&["volume", "resize", "drives/old", "--size", "64M"]).fails_with(&["cannot become smaller"]);
+    place.run(&["volume", "resize", "drives/old", "--size", "64M"]).ok();
+    place.run(&["volume", "resize", "drives/old", "--size", "128M"]).ok();
     place.run(&["volume", "set", "drives/old", "--when-full", "queue:9"]).ok();
     let set = place.json(&["volume", "set", "drives/old", "--unit", "16K"]);
     assert_eq!(
@@ -196,6 +197,7 @@ fn one_volume_of_whole_array_is_no_pool() {
     place.run(&["volume", "create", "drives", "--size", "64M"]).ok();
     place.run(&["volume", "create", "drives/mail", "--size", "1M"]).fails_with(&["carries one volume"]);
     place.run(&["volume", "list", "drives"]).fails_with(&["carries one volume"]);
+    place.run(&["volume", "resize", "drives", "--size", "32M"]).fails_with(&["only a volume of a pool"]);
 }
 
 #[test]
@@ -211,6 +213,12 @@ fn volumes_of_running_pool_are_served_by_name_and_outlive_the_daemon() {
     assert_eq!(logs.write(1 << 20, &[2; 8192], false), 0);
     // Without a name, a client does not get any of them.
     assert_eq!(Client::of(&place).option(GO, &[0; 6]).last().map(|(kind, _)| *kind), Some(1 << 31 | 6));
+    let refused = ["data up to byte 1056768 ", "blkdiscard -o 1052672 DEVICE", "size is unchanged"];
+    place.run(&["volume", "resize", "drives/logs", "--size", "1052672"]).fails_with(&refused);
+    let cut = place.json(&["volume", "resize", "drives/logs", "--size", "2M"]);
+    assert_eq!((&cut["size_bytes"], &cut["block_device_resized"]), (&(2 << 20).into(), &Value::Null));
+    // EINVAL: behind the end.
+    assert_ne!(logs.write(3 << 20, &[2; 8192], false), 0);
     place.run(&["volume", "resize", "drives/logs", "--size", "128M"]).ok();
     place.run(&["volume", "rename", "drives/logs", "old"]).fails_with(&["stop it first"]);
     place.run(&["volume", "remove", "drives/logs", "--yes"]).fails_with(&["has NBD clients"]);

@@ -439,8 +439,9 @@ pub enum VolumeCommand {
     },
     /// Change the size of a volume
     ///
-    /// The array may be running or not; for a volume in a namespace, it must not. If the command is interrupted, the
-    /// volume has its former size or the new one. A volume can be larger than its array (overcommitted). A volume of a
+    /// The array may be running or not. Its block device has the new size at once from Linux 6.16 on, and with older
+    /// kernels when the array is stopped and started again. If the command is interrupted, the volume has its former size
+    /// or the new one. A volume can be larger than its array (overcommitted). A volume of a
     /// pool can become smaller if the end that is cut off has no data: shrink the file system first, and discard the
     /// rest (blkdiscard -o NEW_SIZE_IN_BYTES DEVICE).
     Resize {

@@ -46,6 +46,8 @@ struct VolumeResizeOutput {
     size_bytes: u64,
     /// Capacity without compression.
     usable_bytes: u64,
+    /// Whether the block device has the size; `None` without one.
+    block_device_resized: Option<bool>,
 }
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
@@ -130,6 +132,13 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
 fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(VolumeSet, bool)> {
     if let Some((pool, below)) = pool::of(output, name)? {
         return pool.set(output, &below, change);
+    }
+    if let Some(below) = NamespaceName::meant_by(name)
+        && let Some(mut client) = find_running(&below.array)?
+        && client.about.namespaces.iter().any(|shown| shown.name == below.name)
+    {
+        let request = Request::SetVolume { volume: Some(below.name), change };
+        return Ok((ask(output, &mut client, &request)?, true));
     }
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
@@ -244,17 +253,20 @@ fn resize(output: Output, name: &ArrayName, blocks: u64) -> Result<u8> {
         )
     });
     let change = VolumeChange { blocks: Some(blocks), ..VolumeChange::default() };
-    let (VolumeSet { array, size_bytes, usable_bytes, .. }, is_running) = set(output, name, change)?;
-    let resized = VolumeResizeOutput { array, size_bytes, usable_bytes };
+    let (set, is_running) = set(output, name, change)?;
+    let VolumeSet { array, size_bytes, usable_bytes, block_device_resized, .. } = set;
+    let resized = VolumeResizeOutput { array, size_bytes, usable_bytes, block_device_resized };
     output.print(&resized, |resized| {
-        let VolumeResizeOutput { array, size_bytes, usable_bytes } = resized;
+        let VolumeResizeOutput { array, size_bytes, usable_bytes, block_device_resized } = resized;
         let (size, thin) = (show(*size_bytes), at_once(*usable_bytes, *size_bytes));
-        let then = match is_running {
-            true => {
-                "; NBD clients see that when they connect again, a block device when the array is stopped and started \
-                 again; a file system that is to use a larger size has to be enlarged then"
+        let then = match block_device_resized {
+            Some(true) => "; so has its block device, and a larger file system can be made of it",
+            Some(false) => {
+                "; its block device has the former size until the array is stopped and started again, since this kernel \
+                 cannot change it (from Linux 6.16 on)"
             }
-            false => "; a file system that is to use a larger size has to be enlarged as well",
+            None if is_running => "; NBD clients see that when they connect again",
+            None => "; a file system that is to use a larger size has to be enlarged as well",
         };
         format!("the volume on '{array}' has {size} now{thin}{then}\n")
     })?;
@@ -312,7 +324,12 @@ mod tests {
         };
         assert_eq!(crate::process::output::undescribed(&created, "volume-create.json"), [""; 0]);
         let compression = Compression(Some(Codec::Lz4));
-        let resized = VolumeResizeOutput { array: "tank".into(), size_bytes: 0, usable_bytes: 0 };
+        let resized = VolumeResizeOutput {
+            array: "tank".into(),
+            size_bytes: 0,
+            usable_bytes: 0,
+            block_device_resized: Some(true),
+        };
         assert_eq!(crate::process::output::undescribed(&resized, "volume-resize.json"), [""; 0]);
         let when_full = WhenFull(60);
         let set = VolumeSet {
@@ -324,6 +341,7 @@ mod tests {
             limits: RatesReport::of(Rates { requests: 9, blocks: 0 }),
             size_bytes: 4096,
             usable_bytes: 4096,
+            block_device_resized: None,
         };
         assert_eq!(crate::process::output::undescribed(&set, "volume-set.json"), [""; 0]);
     }

@@ -68,7 +68,7 @@ pub enum Request {
     Autostart { yes: bool },
     /// Sets the error limit: [`crate::report::OwnerReport`].
     ErrorLimit { limit: u32 },
-    /// Changes the volume, or one of a pool: [`crate::report::VolumeSet`].
+    /// Changes the volume, or one of a pool or of a namespace: [`crate::report::VolumeSet`].
     SetVolume { volume: Option<String>, change: VolumeChange },
     /// Adds a volume to the pool, and serves it: [`crate::report::PoolVolumeReport`].
     CreateVolume(WantedVolume),

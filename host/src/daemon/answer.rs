@@ -1,6 +1,7 @@
 //! Answers requests on the control socket. Each connection has its own task.
 
 use super::{
+    block::{Block, front_number},
     drives, end, namespaces, rebuild, scrub,
     socket::{ControlConnection, request},
     state::{Daemon, Phase, log},
@@ -177,8 +178,20 @@ async fn change(array: &Array, change: &Change) -> Result<OwnerReport> {
 async fn set_volume(daemon: &Daemon, name: Option<String>, change: VolumeChange) -> Result<VolumeSet> {
     let status = daemon.array.status();
     ensure!(!status.read_only, "'{}' is read-only: stop it and start it without --read-only", status.name);
+    let is_of_namespace = |block: &&Rc<Block>| match (&block.namespace, &name) {
+        (Some(namespace), Some(name)) => namespace.name() == *name,
+        _ => false,
+    };
+    let of_namespace = daemon.blocks.borrow().iter().find(is_of_namespace).cloned();
     let (volume, called) = match name {
-        Some(name) => (volumes::pool(daemon)?.find(&name)?, format!("{}/{name}", status.name)),
+        Some(name) => {
+            let called = format!("{}/{name}", status.name);
+            let volume = match &of_namespace {
+                Some(block) => block.volume.clone().with_context(|| no_volume(&called))?,
+                None => volumes::pool(daemon)?.find(&name)?,
+            };
+            (volume, called)
+        }
         None => {
             let is_pool = daemon.pool.borrow().is_some();
             ensure!(!is_pool, "'{0}' carries a pool of volumes: use {0}/NAME", status.name);
@@ -186,7 +199,20 @@ async fn set_volume(daemon: &Daemon, name: Option<String>, change: VolumeChange)
         }
     };
     change.carry_out(&volume).await?;
-    Ok(VolumeSet::of(called, &volume.status()))
+    let mut set = VolumeSet::of(called, &volume.status());
+    if change.blocks.is_some() {
+        let number = front_number(None, Some(&volume));
+        let of_array = || daemon.blocks.borrow().iter().find(|block| block.number() == number).cloned();
+        if let Some(block) = of_namespace.or_else(of_array) {
+            // The volume has its new size in any case.
+            let resized = block.take_size().await.unwrap_or_else(|error| {
+                log(&format!("{error:#}"));
+                false
+            });
+            set.block_device_resized = Some(resized);
+        }
+    }
+    Ok(set)
 }
 
 async fn zones(array: &Array, zone: Option<u32>) -> Result<Zones> {

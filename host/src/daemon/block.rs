@@ -1,6 +1,10 @@
 //! A served block device: its users, and its link in `/dev/zoneraid`.
 
-use crate::{drive::users, reactor::traffic::Traffic, serve::ack_log::AckLog};
+use crate::{
+    drive::users,
+    reactor::traffic::Traffic,
+    serve::{ack_log::AckLog, ublk::Resizer},
+};
 use anyhow::{Context, Result, bail};
 use engine::{format::name::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
 use std::{
@@ -36,6 +40,8 @@ pub struct Block {
     pub(super) ack_log: Rc<AckLog>,
     /// Request counters.
     pub(super) traffic: Rc<Traffic>,
+    /// Changes its size, if it is a device of the kernel.
+    pub(super) resizer: Option<Resizer>,
     /// Whether the device is to be taken down.
     pub(super) stop: Cell<bool>,
     /// Result of taking it down, until the task that waits for it takes the value.
@@ -50,7 +56,19 @@ impl Block {
         (ack_log, traffic): (Rc<AckLog>, Rc<Traffic>),
     ) -> Block {
         let (stop, stopped, changed) = (Cell::new(false), RefCell::new(None), Gate::default());
-        Block { path, link, namespace, volume, ack_log, traffic, stop, stopped, changed }
+        let resizer = None;
+        Block { path, link, namespace, volume, ack_log, traffic, resizer, stop, stopped, changed }
+    }
+
+    /// Gives it the size of its volume. `false` if the kernel does not support that.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) async fn take_size(&self) -> Result<bool> {
+        match (&self.resizer, &self.volume) {
+            (Some(resizer), Some(volume)) if !self.stop.get() => resizer.resize(volume.blocks()).await,
+            _ => Ok(false),
+        }
     }
 
     /// Number of the served device among those of the array; 0 for the array itself.

@@ -232,6 +232,7 @@ async fn serve_device(
     let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
     let is_zoned = shown.volume.is_none();
     let block = Block::new((path, link), (shown.namespace, shown.volume), (ack_log, device.traffic()));
+    let block = Block { resizer: Some(device.resizer()), ..block };
     served.push((Rc::new(block), device));
     if is_zoned {
         demand_stable_writes(&daemon.reactor, &name).await?;

@@ -383,6 +383,9 @@ pub struct VolumeSet {
     pub size_bytes: u64,
     /// Capacity without compression.
     pub usable_bytes: u64,
+    /// After a change of the size, whether the block device has it; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_device_resized: Option<bool>,
 }
 
 impl VolumeSet {
@@ -398,6 +401,7 @@ impl VolumeSet {
             limits: RatesReport::of(volume.limits),
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes((volume.usable + volume.reserve - volume.lent).min(volume.blocks)),
+            block_device_resized: None,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Structures of the kernel's ublk driver as bytes: `linux/ublk_cmd.h` and the zone descriptor of `linux/blkzoned.h`,
-//! as of Linux 6.6. All in the byte order of the machine.
+//! as of Linux 6.6; the change of a size as of 6.16. All in the byte order of the machine.
 
 use engine::{
     buf::BLOCK,
@@ -26,6 +26,9 @@ const USER_COPY: u64 = 1 << 7;
 /// Required in addition for zoned block devices.
 pub(super) const ZONED: u64 = 1 << 8;
 
+/// Used if the driver has it, from Linux 6.16 on: block devices change their size while they are used.
+pub(super) const UPDATE_SIZE: u64 = 1 << 10;
+
 /// Commands to `/dev/ublk-control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UblkCommand {
@@ -38,6 +41,7 @@ pub(super) enum UblkCommand {
     StartUserRecovery,
     EndUserRecovery,
     GetFeatures,
+    UpdateSize,
 }
 
 impl UblkCommand {
@@ -52,6 +56,7 @@ impl UblkCommand {
             UblkCommand::StartUserRecovery => (READ | WRITE, 0x10),
             UblkCommand::EndUserRecovery => (READ | WRITE, 0x11),
             UblkCommand::GetFeatures => (READ, 0x13),
+            UblkCommand::UpdateSize => (READ | WRITE, 0x15),
         };
         ioctl(direction, number, 32)
     }
@@ -370,6 +375,7 @@ mod tests {
         assert_eq!(UblkCommand::GetFeatures.code(), 0x8020_7513);
         assert_eq!(UblkCommand::GetDevInfo.code(), 0x8020_7502);
         assert_eq!(UblkCommand::EndUserRecovery.code(), 0xc020_7511);
+        assert_eq!((UblkCommand::UpdateSize.code(), UPDATE_SIZE), (0xc020_7515, 0x400));
         assert_eq!((FETCH, COMMIT_AND_FETCH), (0xc010_7520, 0xc010_7521));
         let bytes = control_command(7, 0x1234_5678_9abc, 64, 99);
         assert_fields(

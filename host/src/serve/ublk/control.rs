@@ -32,6 +32,8 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Controls {
     ring: Ring,
     file: Rc<File>,
+    /// Features of the driver; 0 if nothing depends on them.
+    features: u64,
 }
 
 /// Memory that a command reads or writes.
@@ -55,10 +57,10 @@ impl Controls {
             }
             result => result,
         };
-        let controls = Controls::over(reactor, file)?;
-        let features = controls.features().await?;
+        let mut controls = Controls::over(reactor, file)?;
+        controls.features = controls.features().await?;
         ensure!(
-            features & needed == needed,
+            controls.features & needed == needed,
             "the ublk driver of this kernel lacks features that this block device needs: use Linux 6.6 or newer"
         );
         Ok(controls)
@@ -72,7 +74,7 @@ impl Controls {
             ErrorKind::PermissionDenied => anyhow::anyhow!("block devices need root: {PATH} cannot be opened"),
             _ => anyhow::anyhow!("{PATH} cannot be opened: {error}"),
         })?);
-        Ok(Controls { ring: reactor.ring()?.clone(), file })
+        Ok(Controls { ring: reactor.ring()?.clone(), file, features: 0 })
     }
 
     async fn features(&self) -> Result<u64> {
@@ -117,6 +119,16 @@ impl Controls {
     pub(super) async fn start(&self, id: u32) -> Result<()> {
         let started = self.run(UblkCommand::StartDev, id, &buffer(&[]), std::process::id() as u64).await;
         started.with_context(|| format!("/dev/ublkb{id} cannot be started"))
+    }
+
+    /// Gives the running `/dev/ublkbN` a size of so many blocks; `false` if the driver does not support that.
+    pub(super) async fn update_size(&self, id: u32, blocks: u64) -> Result<bool> {
+        if self.features & abi::UPDATE_SIZE == 0 {
+            return Ok(false);
+        }
+        let sectors = blocks.saturating_mul(abi::SECTORS);
+        let updated = self.run(UblkCommand::UpdateSize, id, &buffer(&[]), sectors).await;
+        updated.map(|()| true).with_context(|| format!("the size of /dev/ublkb{id} cannot be changed"))
     }
 
     /// Removes `/dev/ublkbN`.

@@ -109,9 +109,26 @@ impl Backing {
 
 /// A running `/dev/ublkbN`. If dropped, it is served until the process ends, and then waits for the next process.
 pub struct BlockDevice {
-    controls: Controls,
+    controls: Rc<Controls>,
     queues: Rc<Queues>,
     id: u32,
+}
+
+/// Changes the size of a running block device.
+pub struct Resizer {
+    controls: Rc<Controls>,
+    id: u32,
+}
+
+impl Resizer {
+    /// Gives the block device a size of so many blocks. `false` if this kernel does not support that, before Linux 6.16:
+    /// it keeps its size then until it is created again.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn resize(&self, blocks: u64) -> Result<bool> {
+        self.controls.update_size(self.id, blocks).await
+    }
 }
 
 impl BlockDevice {
@@ -149,7 +166,7 @@ impl BlockDevice {
                 return Err(error);
             }
         };
-        let this = BlockDevice { controls, queues, id: info.device };
+        let this = BlockDevice { controls: Rc::new(controls), queues, id: info.device };
         match this.go_live().await {
             Ok(()) => Ok(this),
             Err(error) => {
@@ -176,6 +193,10 @@ impl BlockDevice {
             info.flags & abi::ZONED == features & abi::ZONED,
             "/dev/ublkb{id} is a device of another type (zoned or not)"
         );
+        let blocks = match &backing {
+            Backing::Zoned(_) => None,
+            Backing::Volume(volume) => Some(volume.blocks()),
+        };
         let replay = match &backing {
             Backing::Zoned(device) => Replay::after(&**device, left).await.with_context(problem)?,
             Backing::Volume(_) => Replay::default(),
@@ -185,9 +206,14 @@ impl BlockDevice {
         }
         controls.start_recovery(id).await?;
         let queues = serve(reactor, &info, backing.into_backend(reactor, ack_log, replay)?)?;
-        let this = BlockDevice { controls, queues, id };
+        let this = BlockDevice { controls: Rc::new(controls), queues, id };
         this.wait_for_fetches().await?;
         this.controls.end_recovery(id).await?;
+        if let Some(blocks) = blocks {
+            // The other process may have died between the change of the volume and that of the block device. With its
+            // former size the device can be used.
+            let _ = this.resizer().resize(blocks).await;
+        }
         Ok(this)
     }
 
@@ -200,6 +226,11 @@ impl BlockDevice {
     /// Counters of requests.
     pub fn traffic(&self) -> Rc<Traffic> {
         self.queues.traffic.clone()
+    }
+
+    /// Changes its size; it must not have been stopped.
+    pub fn resizer(&self) -> Resizer {
+        Resizer { controls: self.controls.clone(), id: self.id }
     }
 
     /// N of `/dev/ublkbN`.
