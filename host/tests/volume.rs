@@ -518,7 +518,7 @@ fn volume_is_enlarged_and_never_made_smaller() {
     // While the volume is served.
     let text = resize("96M").ok().text();
     assert!(text.contains("96 MiB now") && text.contains("connect again"), "{text}");
-    resize("64M").fails_with(&["has 96 MiB, and cannot become smaller"]);
+    resize("64M").fails_with(&["has 96 MiB, and only a volume of a pool can become smaller"]);
     let mut again = Client::ready(&place, false);
     assert_eq!(again.write(95 << 20, &more, true), 0);
     assert_eq!(client.read(63 << 20, 1 << 20), Ok(data.clone()));
@@ -527,8 +527,8 @@ fn volume_is_enlarged_and_never_made_smaller() {
     let server = Server::of(&place, &[]);
     assert_eq!(Client::ready(&place, false).read(95 << 20, 1 << 20), Ok(more.clone()));
     assert_eq!(server.end(rustix::process::Signal::TERM), Some(0));
-    resize("32M").fails_with(&["has 96 MiB, and cannot become smaller"]);
-    resize("15T").fails_with(&["not enlarged", "too small"]);
+    resize("32M").fails_with(&["has 96 MiB, and only a volume of a pool can become smaller"]);
+    resize("15T").fails_with(&["unchanged", "too small"]);
     let resized = place.run(&["volume", "resize", "drives", "--size", "128M", "--json"]).ok().json();
     check_schema(&resized, "volume-resize.json");
     assert_eq!(resized["size_bytes"], 128 << 20);

@@ -4,14 +4,14 @@
 
 use crate::support::{
     array::{geometry, options, run},
-    volume::{block, noise},
+    volume::{block, noise, text},
 };
 use emu::ssd::{EmulatedDrive, Fault};
 use engine::{
     adapt::overlay::Overlay,
     array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
-    device::{Command, Geometry, ZonedDevice, Zones},
+    device::{Command, Geometry, Status, ZonedDevice, Zones},
     evidence::Presence,
     raid::policy::Policy,
     runtime::Runtime,
@@ -245,6 +245,75 @@ fn volume_recovery_keeps_zone_with_damaged_first_group() {
         assert!(run(&runtime, read_all(&volume, 20)) == block(7).repeat(20));
         runtime.clear();
     }
+}
+
+/// Writes 40 blocks that are squeezed among others, damages one of them by `damage`, and has all of them moved.
+fn collect_squeezed(runtime: &Runtime, volume: &Volume, damage: impl FnOnce()) {
+    run(runtime, async {
+        for at in 0..40 {
+            volume.write(at, &text(at as u8), true).await.unwrap();
+            volume.write(40 + at, &block(1), true).await.unwrap();
+        }
+    });
+    damage();
+    let is_collected = (0..20_000).any(|round| {
+        let at = 40 + round * 7919 % 250;
+        run(runtime, volume.write(at, &block(round as u8), false)).unwrap();
+        volume.status().written.moved >= 40
+    });
+    assert!(is_collected && volume.status().unreadable_zones == 0);
+}
+
+/// The header proves that its block is damaged, and that a reconstruction is right: the piece is taken from that, too.
+#[test]
+fn collection_takes_piece_beside_damaged_header_from_reconstruction() {
+    let members = Members::new(4, Policy::Zrwa, 1);
+    let runtime = Runtime::new();
+    let array = members.assembled(&runtime, &[]);
+    let made = volume::VolumeCreateOptions { uuid: [7; 16], blocks: Some(300), ..Default::default() };
+    run(&runtime, Volume::create(&Runtime::new(), array.clone(), made)).unwrap();
+    let volume = run(&runtime, Volume::open(&runtime, array.clone(), VolumeOptions::default())).unwrap();
+    let mut damaged = false;
+    collect_squeezed(&runtime, &volume, || {
+        let squeezed = members.metadata().into_iter().find(|(member, lba)| {
+            let stored = members.drives[*member].ssd().borrow_mut().stored(*lba).unwrap();
+            stored.is_some_and(|block| block.starts_with(b"zvg1") && block[45] == 2)
+        });
+        for bit in [70, 8 * 2000] {
+            members.flip(squeezed.unwrap(), bit);
+        }
+        damaged = true;
+    });
+    let expected: Vec<u8> = (0..40).flat_map(|at| text(at).to_vec()).collect();
+    assert!(damaged && run(&runtime, read_all(&volume, 40)) == expected);
+    run(&runtime, volume.audit()).unwrap();
+    runtime.clear();
+}
+
+/// A squeezed block that cannot be expanded is moved as it is, and is lost alone.
+#[test]
+fn damaged_squeezed_block_leaves_zone_collectable() {
+    let (drive, runtime, volume) = single();
+    let first = run(&runtime, async {
+        volume.write(599, &text(9), true).await.unwrap();
+        let zones = (2..drive.geometry().zones).map(|zone| drive.geometry().start(ZoneIndex(zone)));
+        let is_group = |lba: &Lba| {
+            let stored = drive.ssd().borrow_mut().stored(*lba).unwrap();
+            stored.is_some_and(|block| block.starts_with(b"zvg1"))
+        };
+        zones.into_iter().find(is_group).unwrap()
+    });
+    // The codec of the piece.
+    collect_squeezed(&runtime, &volume, || strike(&drive, Fault::Corrupt { lba: first, bit: 8 * (128 + 2) }));
+    (0..40).for_each(|at| {
+        let data = run(&runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap();
+        assert!(data[..] == text(at as u8)[..], "block {at}");
+    });
+    let lost = run(&runtime, volume.read(599, Buf::zeroed(BLOCK)));
+    assert_eq!(lost.err(), Some(Status::UnrecoveredReadError.into()));
+    run(&runtime, volume.write(599, &block(9), true)).unwrap();
+    run(&runtime, volume.audit()).unwrap();
+    runtime.clear();
 }
 
 /// Foreign data in a zone that the root lists as free proves no loss.

@@ -1,6 +1,6 @@
 //! Volumes: runs of the simulator, and scripted tests where these are clearer.
 
-use crate::support::volume::{block, geometry, noise};
+use crate::support::volume::{block, geometry, noise, text};
 use emu::ssd::{EmulatedDrive, Fault, Kind};
 use engine::{
     buf::{BLOCK, Buf},
@@ -263,11 +263,6 @@ fn volume_full_refuses_writes_until_discard() {
     }
     wait(&runtime, volume.audit()).unwrap();
     runtime.clear();
-}
-
-/// A block that can be squeezed, but not compressed by an eighth.
-fn text(byte: u8) -> Buf {
-    Buf::copy_of(&[vec![byte; 400], noise(byte.into())[400..].to_vec()].concat())
 }
 
 /// The header is in the same block, whether the volume compresses its data or not.

@@ -721,6 +721,30 @@ mod tests {
     }
 
     #[test]
+    fn group_with_piece_beside_entries_places_it_behind_them() {
+        let entries = [data(7, 5, (Unit::BLOCK, 61, 1)), data(8, 6, (Unit::BLOCK, GRAINS, 1))];
+        let header = |first_grain: u32, blocks: u32| {
+            let mut block = vec![0xaa; BLOCK];
+            entries.iter().enumerate().for_each(|(index, entry)| put_entry(&mut block, index, 7, *entry));
+            let fitting = first_grain.max(2);
+            seal_group(&mut block, place(), (blocks, fitting), 7, entries.len());
+            assert!(block[fitting as usize * GRAIN..].iter().all(|byte| *byte == 0xaa));
+            block[45] = first_grain as u8;
+            let sum = crc32c::crc32c(&block[SUM.end..GROUP_HEADER + 2 * ENTRY]);
+            block[SUM].copy_from_slice(&sum.to_le_bytes());
+            read_group(&block)
+        };
+        let places = |header: GroupHeader| header.placed(100).map(|(_, place)| place).collect::<Vec<_>>();
+        let blocks = |from, second| vec![address::place(100, from, (Unit::BLOCK, 61)), second];
+        assert_eq!(places(header(3, 2).unwrap()), blocks(3, 101));
+        assert_eq!(places(header(2, 2).unwrap()), blocks(2, address::place(100, 63, (Unit::BLOCK, GRAINS))));
+        // Room for the entries, and blocks for the pieces.
+        assert_eq!((header(1, 9), header(3, 1), header(4, 2)), (None, None, None));
+        assert_eq!([1, 4, 5, 252].map(header_grains), [2, 2, 3, GRAINS]);
+        assert_eq!([2, 3, GRAINS].map(most_entries), [4, 8, MOST_ENTRIES]);
+    }
+
+    #[test]
     fn group_entry_rejects_misaligned_block_and_overlong_piece() {
         let is_read = |entry: GroupEntry| {
             let mut block = vec![0; BLOCK];

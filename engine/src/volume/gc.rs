@@ -200,10 +200,13 @@ async fn move_groups(
         if read == Err(DeviceError::Gone) {
             return Err(DeviceError::Gone);
         }
-        let mut header = read.ok().flatten();
+        let (mut header, mut reread) = (read.ok().flatten(), Vec::new());
         if header.is_none() {
-            header = reread_verified(&*core.device, victim.lba(at), verify).await;
-            core.reread.set(core.reread.get() + header.is_some() as u64);
+            let verify = |block: &[u8]| verify(block).map(|header| (header, block.to_vec()));
+            if let Some((found, block)) = reread_verified(&*core.device, victim.lba(at), verify).await {
+                (header, reread) = (Some(found), block);
+                core.reread.set(core.reread.get() + 1);
+            }
         }
         let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
         let there = header.entries.iter().filter(|entry| entry.kind.grains() > 0 && has(core, entry.block));
@@ -218,7 +221,11 @@ async fn move_groups(
             let name = if has(core, name) { name } else { entry.block };
             find_holders(core, (name, entry), place, &mut holders).await;
             if !holders.is_empty() {
-                let read = match victim.read(offset, offset_end - offset).await {
+                // Of a damaged header's block the part behind the entries is damaged, too.
+                let is_reread = offset == at && !reread.is_empty();
+                let skipped = is_reread as u32;
+                let read = match victim.read(offset + skipped, offset_end - offset - skipped).await {
+                    Ok(rest) if is_reread => &[&reread[..], rest].concat(),
                     Ok(read) => read,
                     // An unreadable block stays in the victim.
                     Err(DeviceError::Gone) => return Err(DeviceError::Gone),
@@ -347,6 +354,11 @@ fn move_blocks(
     let is_squeezed = unit.is_squeezed((piece.len() / GRAIN) as u32);
     let mut blocks = vec![0; unit.bytes()];
     let made = core.decoder.borrow_mut().unpack(piece, &mut blocks);
+    if made.is_none() && is_squeezed {
+        // It is damaged, as a whole block might be, which would be moved too; otherwise its zone could not be emptied.
+        let piece = Piece { bytes: piece, unit, there };
+        return Ok(move_to(core, state, first, piece, name));
+    }
     made.ok_or(Status::UnrecoveredReadError)?;
     let mut moved = None;
     for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {

@@ -278,6 +278,7 @@ impl PieceEncoder {
         if !patience.tries(1) {
             return None;
         }
+        assert!(Unit::BLOCK.is_squeezed(grains), "a block is squeezed to {grains} grains");
         let length = grains as usize * GRAIN;
         let quarter = (0..BLOCK / QUARTER).find(|quarter| self.squeeze_quarter(block, *quarter, length));
         patience.tried(quarter.is_some());

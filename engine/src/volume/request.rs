@@ -265,7 +265,7 @@ fn start_run<'c>(
         && next != 0
         && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
         && (end + address::grains(next)).div_ceil(GRAINS) <= most
-        && address::is_whole(next) == pieces.is_empty()
+        && (address::is_whole(next) || !pieces.is_empty())
     {
         let of_next = run_of(&mut state, (view, from + count), blocks - from - count, next);
         end += address::grains(next);
@@ -472,7 +472,9 @@ fn place_blocks(
         });
         let piece = Piece { bytes: squeezed.unwrap_or(piece.bytes), ..piece };
         let ticket = state.place(core.log(), block, piece, (stream, terms.fua, expected), leads);
-        state.encoder = encoder.or(state.encoder.take());
+        if encoder.is_some() {
+            state.encoder = encoder;
+        }
         let Some(ticket) = ticket else { break };
         request_groups.add(ticket);
         *from += blocks as u64;

@@ -193,7 +193,7 @@ impl VolumeState {
         work(piece.grains().div_ceil(GRAINS) * COPY);
         self.apply(block, kind, place);
         self.next_number += 1;
-        self.behind_cut += piece.grains().div_ceil(GRAINS) as u64 + headers;
+        self.behind_cut += blocks as u64 + headers;
         let logical = piece.there.count_ones() as u64;
         match purpose {
             ZonePurpose::Collection => self.written.moved += logical,

@@ -97,8 +97,9 @@ pub struct EntrySet {
 /// Last grain of a group's first block at which a piece may begin: behind more entries it would save little.
 const MOST_FIRST_GRAIN: u32 = GRAINS / 2;
 
-/// Most entries of a group of which the first block is squeezed.
-const MOST_SQUEEZED: u64 = 8;
+/// Most entries of a group of which the first block is squeezed: in a larger one that saves little, and reading the
+/// blocks of a request together gets slower.
+const MOST_SQUEEZED: u64 = 4;
 
 /// A closed group: its blocks do not change any more.
 struct ClosedGroup {
@@ -283,6 +284,12 @@ impl Stream {
         group.bytes[from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
         let (blocks, most) = (group.blocks_with(grains), group.most());
         assert!(blocks <= most, "a group gets {blocks} blocks, and may have {most}");
+        let most_entries = most_entries(group.first_grain);
+        assert!(
+            (group.entries as u64) < most_entries,
+            "a group gets an entry more, and has {} of {most_entries}",
+            group.entries
+        );
         let begun = group.blocks_with(grains) - group.blocks();
         group.end += grains;
         put_entry(&mut group.bytes, group.entries, group.first, entry);

@@ -30,6 +30,11 @@ pub fn block(byte: u8) -> Buf {
     Buf::copy_of(&bytes)
 }
 
+/// A block that begins with this byte, and can be squeezed, but not compressed by an eighth.
+pub fn text(byte: u8) -> Buf {
+    Buf::copy_of(&[vec![byte; 400], noise(byte.into())[400..].to_vec()].concat())
+}
+
 /// A block of random bytes, which does not compress.
 pub fn noise(at: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
