@@ -377,7 +377,7 @@ fn grown_clone_has_zeros_behind_its_snapshot() {
     assert_eq!((second.blocks(), bytes(&scene, &second)[BLOCKS as usize]), (2 * BLOCKS, 2));
 }
 
-/// Snapshots, and the snapshot of a clone, are found through the extents of the volume: what has data is not cut off.
+/// The data of snapshots, and of the snapshot of a clone, is found through the extents of the volume, which are not freed.
 #[test]
 fn end_with_data_of_snapshots_is_not_cut_off() {
     let scene = Scene::with(12);
@@ -417,7 +417,7 @@ fn end_with_data_of_snapshots_is_not_cut_off() {
     ]);
     assert_eq!(contents(&scene), expected);
     scene.run(scene.pool.audit()).unwrap();
-    // What is written there later is in no snapshot.
+    // Later writes to the enlarged end are in no snapshot.
     let [volume, copy] = ["a", "copy"].map(|name| scene.pool.find(name).unwrap());
     for volume in [&volume, &copy] {
         scene.run(volume.resize(BLOCKS)).unwrap();

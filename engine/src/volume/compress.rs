@@ -6,7 +6,6 @@ use crate::{
         address::Unit,
         core::VolumeCore,
         piece::{CompressionJob, CompressionWorkers, Encoding, PackedPieces, PendingJob},
-        state::VolumeState,
     },
 };
 use std::{collections::VecDeque, ops::Range};
@@ -85,9 +84,8 @@ pub async fn pack(
         core.state.borrow_mut().patience.learn(&compression);
         return compression.packed;
     }
-    let mut state = core.state.borrow_mut();
-    let VolumeState { encoder, patience, .. } = &mut *state;
-    encoder.get_or_insert_default().pack(blocks(part), encoding, patience)
+    let (mut encoder, mut state) = (core.encoder.borrow_mut(), core.state.borrow_mut());
+    encoder.get_or_insert_default().pack(blocks(part), encoding, &mut state.patience)
 }
 
 /// Offers blocks to the workers; `None` if they are busy.

@@ -9,12 +9,12 @@ use crate::{
     evidence::reread_verified,
     runtime::{CombinedOperation, Gate, give_way, work},
     volume::{
-        address::{Address, GRAIN, Unit},
+        address::{Address, GRAIN},
         error::VolumeError,
-        format::{FANOUT, GroupHeader, Kind, VolumeIdentity, ZoneUse, read_group},
+        format::{FANOUT, GroupHeader, Kind, Root, VolumeIdentity, ZoneUse, read_group},
         map::PagedMap,
         options::VolumeOptions,
-        piece::{Codec, CompressionWorkers, Patience, PieceDecoder},
+        piece::{CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
         space::{Space, bytes_in},
         state::VolumeState,
         status::{VolumeStatus, WrittenBlocks},
@@ -55,6 +55,8 @@ pub struct VolumeCore {
     pub kin: OnceCell<Box<dyn Kin>>,
     /// Compression workers; without them each write is compressed in its own task.
     pub workers: RefCell<Option<Rc<dyn CompressionWorkers>>>,
+    /// Made when it is first used.
+    pub encoder: RefCell<Option<PieceEncoder>>,
     pub decoder: RefCell<PieceDecoder>,
     /// Number of blocks that failed their checksum and were then reconstructed by the device ([`ZonedDevice::reread`]).
     pub reread: Cell<u64>,
@@ -99,22 +101,6 @@ pub enum Need {
 
 /// Pages of the directory that are examined before other tasks get a turn.
 const PAGES_LOOKED_AT: usize = 4096;
-
-/// Initial state of a running volume, taken from its root; see [`VolumeState`].
-pub struct Start {
-    pub map: PagedMap,
-    pub space: Space,
-    pub directory: Vec<Address>,
-    pub head: (u32, u32),
-    pub generation: u64,
-    pub next_number: u64,
-    pub lifespan: Lifespan,
-    pub codec: Option<Codec>,
-    pub unit: Unit,
-    pub queue_seconds: u8,
-    pub has_snapshots: bool,
-    pub shares_headers: bool,
-}
 
 /// Most pages that are needed together: of a block, of where the latest snapshot keeps it, and of the one snapshot of the
 /// volume that is being removed.
@@ -183,27 +169,15 @@ pub async fn deactivate_zone(device: &dyn ZonedDevice, zone: ZoneIndex) {
 }
 
 impl VolumeCore {
+    /// A volume with the state of `root`, which is at the end of the roots before `head`; `map` and `space` are made of it.
     pub fn new(
         device: Rc<dyn ZonedDevice>,
         identity: VolumeIdentity,
         options: VolumeOptions,
-        start: Start,
+        (root, head): (&Root, (u32, u32)),
+        (map, mut space): (PagedMap, Space),
     ) -> VolumeCore {
-        let Start {
-            map,
-            mut space,
-            directory,
-            head,
-            generation,
-            next_number,
-            lifespan,
-            codec,
-            unit,
-            queue_seconds,
-            has_snapshots,
-            shares_headers,
-        } = start;
-        let unit = unit.min(space.plan().unit);
+        let unit = root.unit.min(space.plan().unit);
         space.lend_reserve();
         let state = VolumeState {
             blocks: identity.blocks,
@@ -211,19 +185,18 @@ impl VolumeCore {
             space,
             streams: Default::default(),
             map_open: None,
-            directory,
+            directory: root.directory.clone(),
             directory_changed: BTreeSet::new(),
             head,
-            generation,
-            next_number,
-            lifespan,
-            codec,
+            generation: root.generation,
+            next_number: root.next_number,
+            lifespan: Lifespan(root.lifespan),
+            codec: root.codec,
             unit,
-            queue_seconds,
-            has_snapshots,
-            shares_headers,
+            queue_seconds: root.queue_seconds,
+            has_snapshots: root.has_snapshots,
+            shares_headers: root.shares_headers,
             passed_on: 0,
-            encoder: None,
             patience: Patience::default(),
             squeezing: Patience::default(),
             pool: BufPool::default(),
@@ -256,6 +229,7 @@ impl VolumeCore {
             state: RefCell::new(state),
             kin: OnceCell::new(),
             workers: RefCell::default(),
+            encoder: RefCell::default(),
             decoder: RefCell::default(),
             reread: Cell::new(0),
             writers: Cell::new(0),

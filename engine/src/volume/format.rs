@@ -5,7 +5,6 @@
 //! a copy of it elsewhere is rejected.
 
 use crate::{
-    buf::BLOCK,
     format::codec::{Decoder, Encoder},
     frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, PAYLOAD_BYTES},
     volume::{
@@ -49,7 +48,7 @@ const MOST_LIVE: u64 = 2 * GRAINS as u64;
 pub const MOST_LIVE_SHARED: u64 = 18 * GRAINS as u64;
 
 /// Most entries of a group.
-pub const MOST_ENTRIES: u64 = ((BLOCK - GROUP_HEADER) / ENTRY) as u64;
+pub const MOST_ENTRIES: u64 = most_entries(GRAINS);
 
 /// Bytes of a place in a page.
 const ADDRESS: usize = 6;
@@ -260,7 +259,7 @@ pub fn header_grains(entries: u64) -> u32 {
 }
 
 /// Most entries of a group with its first piece at this grain: the inverse of [`header_grains`].
-pub fn most_entries(first_grain: u32) -> u64 {
+pub const fn most_entries(first_grain: u32) -> u64 {
     ((first_grain as usize * GRAIN - GROUP_HEADER) / ENTRY) as u64
 }
 
@@ -667,6 +666,7 @@ impl Root {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::BLOCK;
 
     fn place() -> GroupPlace {
         GroupPlace { volume: 7, segment: 9, offset: 33, stream: 2 }

@@ -11,7 +11,7 @@ use crate::{
     evidence::reread_verified,
     runtime::give_way,
     volume::{
-        address::{self, Address, GRAIN, GRAINS, Unit},
+        address::{self, Address, GRAINS, Unit},
         core::{Need, VolumeCore},
         format::{EntryKind, FANOUT, GroupEntry, ZoneUse},
         piece::Patience,
@@ -301,16 +301,13 @@ async fn move_piece(
             if there == 0 {
                 return Ok(());
             }
-            let unit = address::unit(place);
+            let piece = Piece { bytes: piece, unit: address::unit(place), there };
+            let is_shorter = piece.unit == Unit::BLOCK || piece.grains() < GRAINS * there.count_ones();
             // A squeezed block would lie across two blocks of the device.
-            let grains = address::grains(place);
-            let is_shorter = match unit == Unit::BLOCK {
-                true => !unit.is_squeezed(grains),
-                false => grains < GRAINS * there.count_ones(),
-            };
-            let moved = match is_shorter && unit <= state.space.plan().unit {
-                true => move_to(core, &mut state, block, Piece { bytes: piece, unit, there }, name),
-                false => move_blocks(core, &mut state, (block, name), (unit, there), piece)?,
+            let fits = is_shorter && piece.unit <= state.space.plan().unit && !piece.is_squeezed();
+            let moved = match fits {
+                true => move_to(core, &mut state, block, piece, name),
+                false => move_blocks(core, &mut state, (block, name), piece)?,
             };
             if let Some((index, _)) = moved {
                 let target = state.streams[index].open().map(|open| open.zone);
@@ -348,32 +345,33 @@ fn move_blocks(
     core: &VolumeCore,
     state: &mut VolumeState,
     (first, name): (u64, Distance),
-    (unit, there): (Unit, u16),
-    piece: &[u8],
+    piece: Piece<'_>,
 ) -> Result<Option<Ticket>, DeviceError> {
-    let is_squeezed = unit.is_squeezed((piece.len() / GRAIN) as u32);
-    let mut blocks = vec![0; unit.bytes()];
-    let made = core.decoder.borrow_mut().unpack(piece, &mut blocks);
-    if made.is_none() && is_squeezed {
+    let mut blocks = vec![0; piece.unit.bytes()];
+    let made = core.decoder.borrow_mut().unpack(piece.bytes, &mut blocks);
+    if made.is_none() && piece.is_squeezed() {
         // It is damaged, as a whole block might be, which would be moved too; otherwise its zone could not be emptied.
-        let piece = Piece { bytes: piece, unit, there };
         return Ok(move_to(core, state, first, piece, name));
     }
     made.ok_or(Status::UnrecoveredReadError)?;
     let mut moved = None;
     for (block, bytes) in (first..).zip(blocks.chunks_exact(BLOCK)) {
-        if there >> (block - first) & 1 == 0 {
+        if piece.there >> (block - first) & 1 == 0 {
             continue;
         }
         // As a shorter piece a squeezed block, which counts for a whole one, could not be overwritten in a full volume.
-        let codec = state.codec.filter(|_| !is_squeezed);
+        let codec = state.codec.filter(|_| !piece.is_squeezed());
         let packed = codec.map(|codec| {
-            let encoder = state.encoder.get_or_insert_default();
-            encoder.pack((block, bytes), (codec, Unit::BLOCK), &mut Patience::default())
+            let mut encoder = core.encoder.borrow_mut();
+            encoder.get_or_insert_default().pack(
+                (block, bytes),
+                (codec, Unit::BLOCK),
+                &mut Patience::default(),
+            )
         });
         let shorter = packed.as_ref().and_then(|packed| packed.piece(0));
-        let piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
-        moved = move_to(core, state, block, piece, name);
+        let block_piece = Piece::all(shorter.unwrap_or((bytes, Unit::BLOCK)));
+        moved = move_to(core, state, block, block_piece, name);
         if moved.is_none() {
             break;
         }

@@ -248,7 +248,6 @@ impl Volume {
     pub async fn resize(&self, blocks: u64) -> Result<(), VolumeError> {
         match &self.of_pool {
             Some(volume) => volume.resize(blocks).await,
-            None if blocks < self.blocks() => Err(VolumeError::Shrinks { have: self.blocks() }),
             None => self.grow(blocks).await,
         }
     }

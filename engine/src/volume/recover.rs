@@ -11,7 +11,7 @@ use crate::{
     volume::{
         address::{Address, GRAINS},
         checkpoint,
-        core::{Need, Start, VolumeCore, deactivate_zone},
+        core::{Need, VolumeCore, deactivate_zone},
         error::VolumeError,
         format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
         map::{PagedMap, in_one_page},
@@ -107,21 +107,9 @@ fn core_of(
     directory.resize(PagedMap::pages(identity.blocks) as usize, 0);
     let most = options.map_pages.unwrap_or_else(|| plan.default_pages());
     let budget = (most, options.changed_pages.unwrap_or(MOST_CHANGED));
-    let start = Start {
-        map: PagedMap::new(identity.blocks, directory, budget),
-        space: Space::new(plan, &root.zones, root.mapped, root.next_segment),
-        directory: root.directory.clone(),
-        head,
-        generation: root.generation,
-        next_number: root.next_number,
-        lifespan: Lifespan(root.lifespan),
-        codec: root.codec,
-        unit: root.unit,
-        queue_seconds: root.queue_seconds,
-        has_snapshots: root.has_snapshots,
-        shares_headers: root.shares_headers,
-    };
-    Ok(VolumeCore::new(device, identity, options, start))
+    let map = PagedMap::new(identity.blocks, directory, budget);
+    let space = Space::new(plan, &root.zones, root.mapped, root.next_segment);
+    Ok(VolumeCore::new(device, identity, options, (root, head), (map, space)))
 }
 
 /// The newest root of a volume, and the state of its device.

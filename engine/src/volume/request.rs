@@ -448,7 +448,7 @@ fn place_blocks(
     (first, packed): (u64, Option<&PackedPieces>),
     request_groups: &mut RequestGroups,
 ) -> Result<(), DeviceError> {
-    let mut state = core.state.borrow_mut();
+    let (mut encoder, mut state) = (core.encoder.borrow_mut(), core.state.borrow_mut());
     let end = *from + in_one_page(concerned(at + *from, terms.keep), end - *from);
     while *from < end && state.may_write() {
         let block = at + *from;
@@ -464,18 +464,14 @@ fn place_blocks(
         let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, blocks));
         let pieces_left = (data.blocks() - *from).div_ceil(blocks as u64);
         let expected = pieces_left * (1 + leads.clone().count() as u64);
-        let mut encoder = None;
         let squeezed = state.squeezed_grains(stream, piece, expected).filter(|_| !terms.of_table);
         let squeezed = squeezed.and_then(|grains| {
-            let encoder = encoder.insert(state.encoder.take().unwrap_or_default());
-            encoder.squeeze(piece.bytes, grains, &mut state.squeezing)
+            encoder.get_or_insert_default().squeeze(piece.bytes, grains, &mut state.squeezing)
         });
         let piece = Piece { bytes: squeezed.unwrap_or(piece.bytes), ..piece };
-        let ticket = state.place(core.log(), block, piece, (stream, terms.fua, expected), leads);
-        if encoder.is_some() {
-            state.encoder = encoder;
-        }
-        let Some(ticket) = ticket else { break };
+        let Some(ticket) = state.place(core.log(), block, piece, (stream, terms.fua, expected), leads) else {
+            break;
+        };
         request_groups.add(ticket);
         *from += blocks as u64;
         if is_spent() {

@@ -64,7 +64,7 @@ impl VolumeOfPool {
             let of_pool = VolumeOfPool { pool: pool.clone(), volume: other.clone() };
             let Some(last) = of_pool.last_data_from(blocks).await? else { continue };
             let (name, to) = (pool.full_name(&other), blocks);
-            let is_own = volume.snapshots.borrow().iter().any(|snapshot| Rc::ptr_eq(snapshot, &other));
+            let is_own = pool.head_of(&other).is_some_and(|head| Rc::ptr_eq(&head, volume));
             return Err(match is_own {
                 true => PoolError::KeptBehindEnd { name, last, to }.into(),
                 false => PoolError::BelowBehindEnd { name, last, to }.into(),
@@ -90,7 +90,7 @@ impl VolumeOfPool {
     async fn free_end(&self, blocks: u64) -> Result<(), VolumeError> {
         let VolumeOfPool { pool, volume } = self;
         let size = pool.layout.extent_blocks as u64;
-        // What is left of the last extent: holes of a clone.
+        // The end of the last extent may have holes of a clone.
         let (index, rest) = (blocks / size, blocks % size);
         let extent = volume.extent(index);
         if rest > 0 && extent != 0 {

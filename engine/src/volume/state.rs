@@ -9,7 +9,7 @@ use crate::{
         address::{self, Address, GRAIN, GRAINS, HOLE, Unit},
         format::{EntryKind, GroupEntry},
         map::PagedMap,
-        piece::{Codec, Patience, PieceEncoder},
+        piece::{Codec, Patience},
         space::{Space, ZonePurpose},
         status::WrittenBlocks,
         stream::{COLD, Common, EntrySet, HOT, Log, MOVED, Stream, Ticket},
@@ -54,7 +54,6 @@ pub struct VolumeState {
     pub shares_headers: bool,
     /// Number of blocks that snapshots have passed on since the start.
     pub passed_on: u64,
-    pub encoder: Option<PieceEncoder>,
     pub patience: Patience,
     /// Backoff of squeezing.
     pub squeezing: Patience,
@@ -146,6 +145,11 @@ impl<'p> Piece<'p> {
     /// Length in grains.
     pub fn grains(&self) -> u32 {
         (self.bytes.len() / GRAIN) as u32
+    }
+
+    /// As [`Unit::is_squeezed`].
+    pub fn is_squeezed(&self) -> bool {
+        self.unit.is_squeezed(self.grains())
     }
 }
 

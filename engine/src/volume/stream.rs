@@ -79,6 +79,13 @@ impl Group {
     fn most(&self) -> u32 {
         (self.bytes.len() / BLOCK) as u32 - 1
     }
+
+    fn put_entry(&mut self, entry: GroupEntry) {
+        let (entries, most) = (self.entries as u64, most_entries(self.first_grain));
+        assert!(entries < most, "a group gets another entry, and has {entries} of {most}");
+        put_entry(&mut self.bytes, self.entries, self.first, entry);
+        self.entries += 1;
+    }
 }
 
 /// Entries that are put into a group together, at most one of them with a piece.
@@ -284,16 +291,9 @@ impl Stream {
         group.bytes[from as usize * GRAIN..][..piece.len()].copy_from_slice(piece);
         let (blocks, most) = (group.blocks_with(grains), group.most());
         assert!(blocks <= most, "a group gets {blocks} blocks, and may have {most}");
-        let most_entries = most_entries(group.first_grain);
-        assert!(
-            (group.entries as u64) < most_entries,
-            "a group gets an entry more, and has {} of {most_entries}",
-            group.entries
-        );
         let begun = group.blocks_with(grains) - group.blocks();
         group.end += grains;
-        put_entry(&mut group.bytes, group.entries, group.first, entry);
-        group.entries += 1;
+        group.put_entry(entry);
         group.fua |= fua;
         let place = space.piece(group.open.zone, group.open.next, from, (entry.kind.unit(), grains));
         Some((place, begun))
@@ -302,8 +302,7 @@ impl Stream {
     /// Puts an entry without a piece into the group that is being filled. [`Stream::prepare`] has to have returned true.
     pub fn put_without_data(&mut self, entry: GroupEntry) {
         if let Some(group) = &mut self.filling {
-            put_entry(&mut group.bytes, group.entries, group.first, entry);
-            group.entries += 1;
+            group.put_entry(entry);
         }
     }
 

@@ -200,9 +200,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
                 format!("{:.3}", row.noise_overhead),
             ]
         };
-        let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
-            .chain(costs.compression.iter().map(row))
-            .collect();
+        let compression = table_of(head, &costs.compression, row);
         let head = ["compression", "unit", "4 KiB of a 64 KiB write of words", "ratio", "4 KiB read, random"];
         let row = |row: &UnitCosts| {
             vec![
@@ -213,15 +211,12 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
                 format!("{:.0} ns", row.read_4k_random_ns),
             ]
         };
-        let units: Vec<Vec<String>> =
-            std::iter::once(head.map(String::from).to_vec()).chain(costs.units.iter().map(row)).collect();
+        let units = table_of(head, &costs.units, row);
         let head = ["4 KiB write, one at a time, of", "time", "blocks written for each"];
         let row = |row: &LoneWriteCosts| {
             vec![row.data.to_string(), format!("{:.0} ns", row.write_4k_ns), format!("{:.3}", row.blocks)]
         };
-        let lone: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
-            .chain(costs.lone_writes.iter().map(row))
-            .collect();
+        let lone_writes = table_of(head, &costs.lone_writes, row);
         let head = [
             "volumes of a pool",
             "4 KiB write",
@@ -240,8 +235,7 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
                 format!("{:.3}", row.read_overhead),
             ]
         };
-        let pools: Vec<Vec<String>> =
-            std::iter::once(head.map(String::from).to_vec()).chain(costs.pools.iter().map(row)).collect();
+        let pools = table_of(head, &costs.pools, row);
         [
             "a volume on a drive that answers at once, one core\n".to_string(),
             line("4 KiB write, random, queue depth 64", costs.write_4k_random_ns),
@@ -249,17 +243,23 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             figure("    blocks written for each", costs.write_amplification),
             line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
             "\n".into(),
-            table(&lone),
+            lone_writes,
             "\n".into(),
-            table(&pools),
+            pools,
             "\n".into(),
-            table(&rows),
+            compression,
             "\n".into(),
-            table(&units),
+            units,
         ]
         .concat()
     })?;
     Ok(HEALTHY)
+}
+
+/// A table with these heads and a row for each of the costs.
+fn table_of<C, const N: usize>(heads: [&str; N], costs: &[C], row: impl Fn(&C) -> Vec<String>) -> String {
+    let heads = std::iter::once(heads.map(String::from).to_vec());
+    table(&heads.chain(costs.iter().map(row)).collect::<Vec<_>>())
 }
 
 fn measured(rounds: usize) -> Result<VolumeCosts> {

@@ -454,7 +454,7 @@ pub enum VolumeCommand {
     /// Change the compression of a volume, its limits, and its behaviour when it is full
     ///
     /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits
-    /// are those of one volume of a pool, and hold at once. What is not given stays as it is.
+    /// are those of one volume of a pool, and hold at once. Settings that are not given stay unchanged.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(
         ["compression", "unit", "lend", "when_full", "iops", "bandwidth"]
     )))]

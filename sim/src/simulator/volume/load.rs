@@ -260,7 +260,7 @@ fn answered(
     let data = match (answer, kind) {
         (Ok(data), _) => data,
         // A full pool has no room for a record, for an extent of a snapshot, or for the entries of a removal.
-        // Snapshots keep what is discarded, and their removals may have to be finished.
+        // A cut of the end discards blocks, which snapshots then keep, and finishes removals of snapshots.
         (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Shrink { from, to })
             if world.model.scenario.snapshots =>
         {
