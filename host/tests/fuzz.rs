@@ -809,7 +809,10 @@ fn requests() {
         line(Request::Fail { member: MemberName::Role(2) }),
         line(Request::Replace { member, drive: "/dev/ng1n1".into(), now: true, yes: true }),
         line(Request::Examine { drive: "/dev/ng1n1".into() }),
-        line(Request::SnapshotVolumes { snapshots: vec![SnapshotName::new("mail@monday").unwrap()] }),
+        line(Request::SnapshotVolumes {
+            on: None,
+            snapshots: vec![SnapshotName::new("mail@monday").unwrap()],
+        }),
         line(Request::Stop),
     ];
     Target {

@@ -277,3 +277,105 @@ fn namespace_can_carry_volume() {
         .run(&["export", "remove", "drives/mail"])
         .fails_with(&["'tank/mail' cannot be removed", "it is not exported"]);
 }
+
+#[test]
+fn volume_is_created_with_namespace_of_its_size() {
+    let place = Place::new();
+    let make = ["emulate", "create", "drives", "--count", "3", "--zones", "200", "--zone-capacity", "8M"];
+    place.run(&make).ok();
+    place.create("tank", "drives", 3).ok();
+    let names = || {
+        let listed = place.json(&["namespace", "list", "drives"]);
+        let each = listed["namespaces"].as_array().unwrap().iter();
+        each.map(|namespace| namespace["name"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    create(&place, "drives/zones", &["--size", "300M", "--active", "1"]).ok();
+    let made = place.json(&["volume", "create", "drives/meta", "--size", "100M"]);
+    assert_eq!(
+        (&made["size_bytes"], &made["usable_bytes"]),
+        (&(100 << 20).into(), &(100 << 20).into()),
+        "{made}"
+    );
+    assert_eq!(names(), ["zones", "meta"]);
+    // The next smaller namespace would not have room for it.
+    place.run(&["namespace", "remove", "drives/meta", "--yes"]).ok();
+    let capacity = place.json(&["namespace", "list", "drives"])["zone_capacity_bytes"].as_u64().unwrap();
+    let size = (made["zones"].as_u64().unwrap() - 1) * capacity;
+    create(&place, "drives/small", &["--size", &size.to_string(), "--active", "5"]).ok();
+    let made = place.json(&["volume", "create", "drives/small", "--size", "100M"]);
+    assert!(made["usable_bytes"].as_u64() < Some(100 << 20), "{made}");
+    place
+        .run(&["volume", "create", "drives/more", "--size", "100G"])
+        .fails_with(&["'drives' is too small", "100 GiB"]);
+    place.run(&["volume", "create", "drives/more", "--size", "900M"]).fails_with(&["'drives' has room for"]);
+    place.run(&["volume", "create", "drives/more"]).fails_with(&["no namespace 'more'"]);
+    place
+        .run(&["volume", "create", "drives/a b", "--size", "1M"])
+        .fails_with(&["a name has 1 to 32 letters"]);
+    assert_eq!(names(), ["zones", "small"]);
+}
+
+#[test]
+fn namespace_can_carry_pool() {
+    let place = Place::new();
+    let make = ["emulate", "create", "drives", "--count", "3", "--zones", "80", "--zone-capacity", "8M"];
+    place.run(&make).ok();
+    place.create("tank", "drives", 3).ok();
+    create(&place, "drives/vms", &["--size", "700M", "--active", "5"]).ok();
+    create(&place, "drives/zones", &["--size", "64M"]).ok();
+    place
+        .run(&["volume", "create", "drives/vms/mail"])
+        .fails_with(&["the size of drives/vms/mail is needed", "--size"]);
+    place.run(&["volume", "list", "drives/vms"]).fails_with(&["'drives/vms' carries no volume"]);
+    let made = place.json(&["volume", "create", "drives/vms/mail", "--size", "100M", "--iops", "50"]);
+    assert_eq!((&made["array"], &made["name"]), (&"drives/vms".into(), &"mail".into()), "{made}");
+    place.run(&["volume", "create", "drives/vms/logs", "--size", "2G", "--compression", "lz4"]).ok();
+    place
+        .run(&["volume", "create", "drives/vms/logs", "--size", "1M"])
+        .fails_with(&["a volume 'logs' already"]);
+    let volumes = || {
+        let listed = place.json(&["volume", "list", "drives/vms"]);
+        let each = listed["volumes"].as_array().unwrap().iter();
+        each.map(|volume| volume["name"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(volumes(), ["mail", "logs"]);
+    place.run(&["volume", "snapshot", "drives/vms/mail@monday", "drives/vms/logs@monday"]).ok();
+    place.run(&["volume", "clone", "drives/vms/mail@monday", "copy"]).ok();
+    assert_eq!(place.json(&["volume", "diff", "drives/vms/mail@monday"])["total_bytes"], 0);
+    place.run(&["volume", "rollback", "drives/vms/mail@monday", "--yes"]).ok();
+    place.run(&["volume", "remove", "drives/vms/copy", "--yes"]).ok();
+    place.run(&["volume", "remove", "drives/vms/mail@monday", "--yes"]).ok();
+    let resized = place.json(&["volume", "resize", "drives/vms/mail", "--size", "50M"]);
+    assert_eq!(resized["size_bytes"], 50 << 20);
+    let set = place.json(&["volume", "set", "drives/vms/mail", "--bandwidth", "1M"]);
+    assert_eq!(set["array"], "drives/vms/mail");
+    place.run(&["volume", "rename", "drives/vms/mail", "post"]).ok();
+    assert_eq!(volumes(), ["post", "logs"]);
+    place.run(&["volume", "remove", "drives/vms/post"]).fails_with(&["destroys drives/vms/post", "--yes"]);
+    place.run(&["volume", "remove", "drives/vms/post", "--yes"]).ok();
+
+    // The names of namespaces, of their volumes and of volumes of a pool on the array are told apart.
+    let whole = ["'drives' is divided into namespaces", "drives/NAMESPACE/NAME", "namespace remove"];
+    place.run(&["volume", "remove", "drives/vms", "--yes"]).fails_with(&whole);
+    place.run(&["volume", "list", "drives"]).fails_with(&whole);
+    place
+        .run(&["volume", "set", "drives/vms", "--when-full", "queue"])
+        .fails_with(&["a pool of volumes", "drives/vms/NAME"]);
+    place.run(&["volume", "create", "drives/vms"]).fails_with(&["no volume can be created on 'drives/vms'"]);
+    place
+        .run(&["volume", "create", "drives/none/mail", "--size", "1M"])
+        .fails_with(&["no namespace 'none'", "vms"]);
+    let few = ["no volume can be created on 'drives/zones'", "--active 5"];
+    place.run(&["volume", "create", "drives/zones/mail", "--size", "1M"]).fails_with(&few);
+    place.run_with(&["zone", "write", "drives/zones", "0"], b"data").ok();
+    let pool = ["'drives/vms' carries a volume", "zoneraid namespace remove --yes drives/vms"];
+    place.run(&["zone", "reset", "drives/vms", "5"]).fails_with(&pool);
+    place
+        .run(&["namespace", "resize", "drives/vms", "--size", "1G"])
+        .fails_with(&["carries or may carry a volume"]);
+
+    // A pool on the whole array has no namespaces.
+    let other = Place::with_array(5);
+    other.run(&["volume", "create", "drives/mail", "--size", "1M"]).fails_with(&["too small"]);
+    other.run(&["volume", "list", "drives/mail"]).fails_with(&["'drives' has no namespaces"]);
+}

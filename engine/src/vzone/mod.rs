@@ -252,6 +252,11 @@ impl Namespaces {
         self.core.identity.vzone_blocks()
     }
 
+    /// Geometry that a namespace with this specification would have.
+    pub fn geometry_of(&self, spec: &Spec) -> Geometry {
+        recover::geometry_of(self.core.device.geometry(), &self.core.identity, spec)
+    }
+
     /// Physical zones of a v-zone.
     pub fn vzone_zones(&self) -> u32 {
         self.core.identity.vzone_zones

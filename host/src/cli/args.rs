@@ -351,15 +351,18 @@ fn unit(text: &str) -> Result<Unit, String> {
 
 #[derive(Subcommand)]
 pub enum VolumeCommand {
-    /// Create a volume on an empty array, or one of several
+    /// Create a volume on an empty array or namespace, or one of several
     ///
     /// With the name of an array, the volume has all of it. With ARRAY/NAME it is one of any number of volumes, which
-    /// share the space of the array (a pool): the first one requires an empty array. Volumes can be larger than the array
+    /// share the space of the array (a pool): the first one requires an empty array. On an array that is divided into
+    /// namespaces, ARRAY/NAME is a volume that has all of a namespace, which is added if it does not exist and --size is
+    /// given, and ARRAY/NAMESPACE/NAME is one of several on a namespace. Volumes can be larger than the space below
     /// (overcommitted): blocks that were never written, or were discarded, take no space.
     Create {
-        /// Name, UUID or path of the array, or ARRAY/NAME
+        /// Name, UUID or path of the array, ARRAY/NAME, or ARRAY/NAMESPACE/NAME
         array: ArrayName,
-        /// Size, a multiple of 4096 bytes; the available space by default, of a volume that has all of an array
+        /// Size, a multiple of 4096 bytes; the available space by default, of a volume that has all of an array or
+        /// namespace
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: Option<u64>,
         /// Compression of new data; to use the space gained by it, give a larger --size as well
@@ -377,12 +380,12 @@ pub enum VolumeCommand {
     },
     /// List the volumes of a pool
     List {
-        /// Name, UUID or path of the array
+        /// Name, UUID or path of the array, or ARRAY/NAMESPACE
         array: ArrayName,
     },
     /// Rename a volume of a pool; the array must not be running
     Rename {
-        /// ARRAY/NAME
+        /// ARRAY/NAME, or ARRAY/NAMESPACE/NAME
         volume: NamespaceName,
         /// The new name
         name: String,
@@ -392,7 +395,7 @@ pub enum VolumeCommand {
     /// Its space is free at the return. If the command is interrupted, the volume is there, or its removal continues at
     /// the next start. A volume is removed after its snapshots, and a snapshot after its clones.
     Remove {
-        /// ARRAY/NAME, or ARRAY/VOLUME@SNAPSHOT
+        /// ARRAY/NAME or ARRAY/VOLUME@SNAPSHOT; on a namespace, ARRAY/NAMESPACE in the place of ARRAY
         volume: NamespaceName,
         /// Confirm that the data is destroyed
         #[arg(long)]
@@ -445,7 +448,7 @@ pub enum VolumeCommand {
     /// pool can become smaller if the end that is cut off has no data: shrink the file system first, and discard the
     /// rest (blkdiscard -o NEW_SIZE_IN_BYTES DEVICE).
     Resize {
-        /// Name, UUID or path of the array, or ARRAY/NAME
+        /// Name, UUID or path of the array, ARRAY/NAME, or ARRAY/NAMESPACE/NAME
         array: ArrayName,
         /// New size, a multiple of 4096 bytes
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
@@ -459,7 +462,7 @@ pub enum VolumeCommand {
         ["compression", "unit", "lend", "when_full", "iops", "bandwidth"]
     )))]
     Set {
-        /// Name, UUID or path of the array, or ARRAY/NAME
+        /// Name, UUID or path of the array, ARRAY/NAME, or ARRAY/NAMESPACE/NAME
         array: ArrayName,
         /// Compression of new data
         #[arg(long, value_name = COMPRESSION)]

@@ -107,11 +107,13 @@ struct ExportTarget {
 impl ExportTarget {
     /// The array or namespace `name`, if its daemon runs.
     fn running(name: &ArrayName) -> Result<Option<ExportTarget>> {
-        if let Some(below) = NamespaceName::meant_by(name) {
+        let of_pool = NamespaceName::of_volume_on_namespace(name)
+            .map(|(on, volume)| NamespaceName { name: format!("{}/{volume}", on.name), ..on });
+        if let Some(below) = of_pool.or_else(|| NamespaceName::meant_by(name)) {
             let Some(client) = find_running(&below.array)? else { return Ok(None) };
             let called = format!("{}/{}", client.about.name, below.name);
             let shown = client.about.namespaces.into_iter().find(|shown| shown.name == below.name);
-            let shown = shown.with_context(|| format!("there is no namespace '{called}'"))?;
+            let shown = shown.with_context(|| format!("there is no namespace or volume '{called}'"))?;
             return Ok(Some(ExportTarget { called, uuid: shown.uuid, device: Some(shown.block_device) }));
         }
         let client = find_running(name)?;

@@ -30,6 +30,7 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
             "zoneraid volume create tank",
             "zoneraid volume create drives --size 64G",
             "zoneraid volume create tank/mail --size 100G",
+            "zoneraid volume create tank/vms/mail --size 100G",
             "zoneraid volume create tank --size 8T --compression zstd --unit 16K",
         ],
     ),

@@ -6,6 +6,7 @@
 use super::{
     args::{self, CreateNamespace, QosOptions},
     daemon::ask,
+    interrupt,
 };
 use crate::{
     control::{
@@ -142,8 +143,49 @@ pub fn session(name: &ArrayName) -> Result<(Session, Option<NamespaceName>)> {
 /// Opens the namespace `name` in this process; `None` if it can only be an array.
 pub fn meant_by(name: &ArrayName) -> Result<Option<(Session, NamespaceName)>> {
     let Some(below) = called(name)? else { return Ok(None) };
-    let session = RunningNamespaces::existing(&below.array)?.session_of(&below.name)?;
-    Ok(Some((session, below)))
+    Ok(Some((opened(&below)?, below)))
+}
+
+/// Opens the namespace `below` of an array that does not run, for a volume of `blocks` blocks, and adds it if it does not
+/// exist: then with the namespaces, for its removal if there will be no volume.
+pub fn session_for_volume(below: &NamespaceName, blocks: u64) -> Result<(Session, Option<Tenants>)> {
+    let NamespaceName { array, name } = below;
+    if let Some(client) = find_running(array)? {
+        let called = &client.about.name;
+        bail!(
+            "'{called}' runs, and the volume that has all of a namespace can be created only while it does not run: stop it \
+             first with zoneraid stop {}",
+            quoted(called)
+        );
+    }
+    let divided = RunningNamespaces::existing(array)?;
+    let names = divided.tenants.namespaces.list();
+    if names.iter().any(|namespace| namespace.name() == name) {
+        return Ok((divided.session_of(name)?, None));
+    }
+    let wanted = divided.tenants.for_volume(name, blocks)?;
+    let again = quoted(&below.to_string());
+    interrupt::explain(move || {
+        format!(
+            "the namespace may be there, with an incomplete volume or without one: run the same command again, zoneraid \
+             volume create {again} --size SIZE"
+        )
+    });
+    let RunningNamespaces { session, tenants } = divided;
+    let namespace = session.wait(tenants.add(&wanted))??;
+    Ok((Session { device: Rc::new(namespace), ..session }, Some(tenants)))
+}
+
+/// Opens a namespace of an array that does not run.
+pub fn opened(below: &NamespaceName) -> Result<Session> {
+    RunningNamespaces::existing(&below.array)?.session_of(&below.name)
+}
+
+/// Closes an array that the caller opens again: tasks hold its drives.
+pub fn release(session: Session) {
+    let reactor = session.reactor.clone();
+    drop(session);
+    reactor.runtime().clear();
 }
 
 /// Name of the array or namespace in the output.

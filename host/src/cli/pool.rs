@@ -1,7 +1,7 @@
-//! `volume` for volumes of a pool, ARRAY/NAME: of an array that this process runs for the duration of the command, or that
-//! its daemon runs.
+//! `volume` for volumes of a pool: ARRAY/NAME, or ARRAY/NAMESPACE/NAME of a pool on a namespace. This process runs the array
+//! for the duration of the command, or its daemon runs it.
 //!
-//! The first volume makes an empty array a pool.
+//! The first volume makes an empty array or namespace a pool.
 
 use super::{daemon::ask, interrupt, namespace, status::volumes_text};
 use crate::{
@@ -23,15 +23,16 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use engine::volume::{
-    self, Opened, Pool, SectorSize, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions,
+    self, NoVolume, Opened, Pool, SectorSize, Unit, Volume, VolumeCreateOptions, VolumeError, VolumeOptions,
 };
 use serde::Serialize;
 
-/// The array of a volume ARRAY/NAME.
+/// The array or namespace of a volume of a pool.
 pub enum PoolArray {
-    /// A daemon runs it.
-    Running(Box<Client>),
-    Here(Session),
+    /// A daemon runs it, and the pool is on this namespace, if it is not on the array.
+    Running(Box<Client>, Option<String>),
+    /// It is the device of the session, and has this name.
+    Here(Box<Session>, String),
 }
 
 #[derive(Serialize)]
@@ -96,40 +97,68 @@ struct VolumeDiffOutput {
     ranges: Vec<ChangedRange>,
 }
 
-/// The array of the volume of a pool that `name` stands for; `None` if it is an array or a namespace.
+/// The array or namespace of the volume of a pool that `name` stands for; `None` if it is an array or a namespace.
 pub fn of(output: Output, name: &ArrayName) -> Result<Option<(PoolArray, NamespaceName)>> {
+    if let Some((on, _)) = NamespaceName::of_volume_on_namespace(name)
+        && let Some(below) = NamespaceName::new(&name.to_string())
+    {
+        return Ok(Some((namespace_of(output, on)?, below)));
+    }
     let Some(below) = NamespaceName::meant_by(name) else { return Ok(None) };
     Ok(array_of(output, &below.array)?.map(|array| (array, below)))
 }
 
-/// As [`of`], without the name.
+/// The array or namespace `name`, which may carry a pool; `None` if it is an array that is divided into namespaces.
 fn array_of(output: Output, name: &ArrayName) -> Result<Option<PoolArray>> {
+    if let Some(below) = NamespaceName::meant_by(name) {
+        return namespace_of(output, below).map(Some);
+    }
     if let Some(mut client) = find_running(name)? {
         let status: Status = ask(output, &mut client, &Request::Status)?;
-        return Ok(status.namespaces.is_none().then_some(PoolArray::Running(Box::new(client))));
+        return Ok(status.namespaces.is_none().then_some(PoolArray::Running(Box::new(client), None)));
     }
     let session = members::assembled(name)?;
     if namespace::is_divided(&session)? {
-        let reactor = session.reactor.clone();
-        drop(session);
-        // Tasks hold the drives, which the caller opens again.
-        reactor.runtime().clear();
+        namespace::release(session);
         return Ok(None);
     }
-    Ok(Some(PoolArray::Here(session)))
+    let called = session.array.status().name;
+    Ok(Some(PoolArray::Here(Box::new(session), called)))
 }
 
-/// The array of a volume that has to be one of a pool.
+/// As [`array_of`], for a namespace.
+fn namespace_of(output: Output, below: NamespaceName) -> Result<PoolArray> {
+    let Some(mut client) = find_running(&below.array)? else {
+        let called = below.to_string();
+        return Ok(PoolArray::Here(Box::new(namespace::opened(&below)?), called));
+    };
+    let status: Status = ask(output, &mut client, &Request::Status)?;
+    let list = status.namespaces.map(|division| division.list).unwrap_or_default();
+    ensure!(
+        list.iter().any(|namespace| namespace.name == below.name),
+        "'{}' runs, and has no namespace '{}'",
+        status.name,
+        below.name
+    );
+    Ok(PoolArray::Running(Box::new(client), Some(below.name)))
+}
+
+/// The array or namespace of a volume that has to be one of a pool.
 fn needed(output: Output, name: &ArrayName) -> Result<PoolArray> {
-    let without = || format!("'{name}' is divided into namespaces, and carries no pool of volumes");
+    let without = || {
+        format!(
+            "'{name}' is divided into namespaces: a volume of a pool on one of these is {name}/NAMESPACE/NAME, and a volume \
+             that has all of a namespace is removed with that: zoneraid namespace remove"
+        )
+    };
     array_of(output, name)?.with_context(without)
 }
 
 /// As [`needed`], for a change during which the array must not run: why, and what else there is.
-fn stopped(output: Output, name: &ArrayName, why: &str, instead: &str) -> Result<Session> {
+fn stopped(output: Output, name: &ArrayName, why: &str, instead: &str) -> Result<(Box<Session>, String)> {
     match needed(output, name)? {
-        PoolArray::Here(session) => Ok(session),
-        PoolArray::Running(client) => bail!(
+        PoolArray::Here(session, called) => Ok((session, called)),
+        PoolArray::Running(client, _) => bail!(
             "'{0}' runs, and {why} meanwhile: stop it first with zoneraid stop {1}{instead}",
             client.about.name,
             quoted(&client.about.name)
@@ -137,34 +166,48 @@ fn stopped(output: Output, name: &ArrayName, why: &str, instead: &str) -> Result
     }
 }
 
-/// Opens the pool on an array; `None` if the array carries nothing.
-fn opened(session: &Session) -> Result<Option<ArrayPool>> {
-    let (called, device) = (session.array.status().name, session.device.clone());
+/// Opens the pool on the device of a session, which is `called` so; `None` if it carries nothing.
+fn opened(session: &Session, called: &str) -> Result<Option<ArrayPool>> {
+    let device = session.device.clone();
     let there = session.wait(Volume::is_on(device.clone()))??;
-    if !is_there(there, "a volume", &called, &session.array.status())? {
+    if !is_there(there, "a volume", called, &session.array.status())? {
         return Ok(None);
     }
     let opening = volume::open(session.reactor.runtime(), device, VolumeOptions::default());
     let opened = match session.wait(opening)? {
         // Its creation was interrupted.
         Err(VolumeError::NotThere) => return Ok(None),
-        opened => opened.map_err(|error| no_start(&called, error))?,
+        opened => opened.map_err(|error| no_start(called, error))?,
     };
     match opened {
         Opened::Pool(pool) => {
             let still_takes = || format!("a volume of '{called}' that was removed still takes space");
             session.wait(pool.finish_removals())?.with_context(still_takes)?;
-            Ok(Some(ArrayPool { pool, array: called }))
+            Ok(Some(ArrayPool { pool, array: called.into() }))
         }
         Opened::Volume(_) => bail!(
-            "'{called}' carries one volume, which has all of it: a pool of several volumes needs an empty array"
+            "'{called}' carries one volume, which has all of it: a pool of several volumes needs an empty array or \
+             namespace"
         ),
     }
 }
 
 /// As [`opened`]; the pool has to be there.
-fn existing(session: &Session) -> Result<ArrayPool> {
-    opened(session)?.with_context(|| no_volume(&session.array.status().name))
+fn existing(session: &Session, called: &str) -> Result<ArrayPool> {
+    opened(session, called)?.with_context(|| no_volume(called))
+}
+
+/// The error of a namespace with too few active zones for a volume.
+pub fn few_active(namespace: &str, active: u32, least: u32) -> String {
+    format!(
+        "no volume can be created on '{namespace}': a volume needs {least} active zones, and the namespace has {active}; \
+         remove it and create it again with --active {least}"
+    )
+}
+
+/// The name of the array or namespace that carries a pool.
+fn carrier(array: &str, on: Option<&str>) -> String {
+    on.map_or_else(|| array.into(), |on| format!("{array}/{on}"))
 }
 
 /// Writes a checkpoint, so that the next start has nothing to recover.
@@ -193,14 +236,14 @@ impl PoolArray {
             limits,
         };
         let (array, volume, is_running) = match self {
-            PoolArray::Running(mut client) => {
-                let volume = ask(output, &mut client, &Request::CreateVolume(wanted))?;
-                (client.about.name.clone(), volume, true)
+            PoolArray::Running(mut client, on) => {
+                let array = carrier(&client.about.name, on.as_deref());
+                (array, ask(output, &mut client, &Request::CreateVolume { on, wanted })?, true)
             }
-            PoolArray::Here(session) => {
-                let pool = match opened(&session)? {
+            PoolArray::Here(session, called) => {
+                let pool = match opened(&session, &called)? {
                     Some(pool) => pool,
-                    None => made(&session)?,
+                    None => made(&session, &called)?,
                 };
                 let volume = session.wait(pool.add(&wanted))??;
                 stop(&session, &pool)?;
@@ -218,17 +261,17 @@ impl PoolArray {
         change: VolumeChange,
     ) -> Result<(VolumeSet, bool)> {
         match self {
-            PoolArray::Running(mut client) => {
-                let request = Request::SetVolume { volume: Some(name.name.clone()), change };
+            PoolArray::Running(mut client, on) => {
+                let request = Request::SetVolume { on, volume: Some(name.name.clone()), change };
                 Ok((ask(output, &mut client, &request)?, true))
             }
-            PoolArray::Here(session) => {
+            PoolArray::Here(session, called) => {
                 ensure!(
                     change.lent_blocks.is_none(),
                     "the reserve can be lent only while '{}' runs: start or serve it first",
                     name.array
                 );
-                let pool = existing(&session)?;
+                let pool = existing(&session, &called)?;
                 let volume = pool.find(&name.name)?;
                 session.wait(change.carry_out(&volume))??;
                 stop(&session, &pool)?;
@@ -244,7 +287,10 @@ fn print_created(output: Output, created: PoolVolumeOutput, is_running: bool) ->
         let device = match (&volume.link, &volume.block_device) {
             (Some(device), _) | (None, Some(device)) => format!("; its block device is {device}"),
             _ if is_running => "; NBD clients find it by its name".into(),
-            _ => format!("; as a block device: zoneraid start {}", quoted(array)),
+            _ => {
+                let array = array.split_once('/').map_or(&**array, |(array, _)| array);
+                format!("; as a block device: zoneraid start {}", quoted(array))
+            }
         };
         let origin = volume.clone_of.as_ref();
         let origin = origin.map_or(String::new(), |origin| format!(" as a clone of {array}/{origin}"));
@@ -253,34 +299,48 @@ fn print_created(output: Output, created: PoolVolumeOutput, is_running: bool) ->
     Ok(HEALTHY)
 }
 
-/// Makes an empty array a pool without volumes.
-fn made(session: &Session) -> Result<ArrayPool> {
-    let (called, status) = (session.array.status().name, session.array.status());
+/// Makes an empty array or namespace, which is `called` so, a pool without volumes.
+fn made(session: &Session, called: &str) -> Result<ArrayPool> {
+    let status = session.array.status();
     let options = VolumeCreateOptions { uuid: new_uuid()?, ..VolumeCreateOptions::default() };
     interrupt::explain({
-        let called = called.clone();
+        let called = called.to_string();
         move || format!("'{called}' is empty, or a pool without volumes: run the same command again")
     });
     let created = session.wait(Pool::create(session.reactor.runtime(), session.device.clone(), options))?;
     if let Err(VolumeError::Hidden { zones }) = created {
-        return Err(hidden(&zones, "a volume", &called, &status));
+        return Err(hidden(&zones, "a volume", called, &status));
+    }
+    if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), true) =
+        (&created, called != status.name)
+    {
+        bail!(few_active(called, *active, *least));
     }
     created.with_context(|| format!("no pool can be created on '{called}'"))?;
-    existing(session)
+    existing(session, called)
 }
 
 /// Lists the volumes of a pool.
 pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
-    let (name, report, volumes): (String, VolumeReport, Vec<PoolVolumeReport>) = match find_running(array)? {
-        Some(mut client) => {
-            let status: Status = ask(output, &mut client, &Request::Status)?;
-            let none = || format!("'{}' does not carry a pool of volumes", status.name);
-            let volumes = status.volumes.with_context(none)?;
-            (status.name.clone(), status.volume.with_context(|| no_volume(&status.name))?, volumes)
+    let (name, report, volumes): (String, VolumeReport, Vec<PoolVolumeReport>) = match needed(output, array)?
+    {
+        PoolArray::Running(mut client, on) => {
+            let Status { name, volume, volumes, namespaces, .. } =
+                ask(output, &mut client, &Request::Status)?;
+            let called = carrier(&name, on.as_deref());
+            let mut list = namespaces.map(|division| division.list).unwrap_or_default().into_iter();
+            let (volume, volumes) = match &on {
+                Some(on) => list
+                    .find(|namespace| namespace.name == *on)
+                    .map_or((None, None), |namespace| (namespace.volume, namespace.volumes)),
+                None => (volume, volumes),
+            };
+            let none = || format!("'{called}' does not carry a pool of volumes");
+            let volumes = volumes.with_context(none)?;
+            (called.clone(), volume.with_context(|| no_volume(&called))?, volumes)
         }
-        None => {
-            let session = members::assembled(array)?;
-            let pool = existing(&session)?;
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
             let report = VolumeReport::of(&pool.pool.space().status(), 0, 0);
             let volumes = pool.pool.volumes();
             let volumes = volumes.iter().map(|volume| pool::report(&pool.pool, volume)).collect();
@@ -299,8 +359,8 @@ pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
 
 /// Gives a volume another name.
 pub fn rename(output: Output, name: &NamespaceName, to: &str) -> Result<u8> {
-    let session = stopped(output, &name.array, "its volumes keep their names", "")?;
-    let pool = existing(&session)?;
+    let (session, called) = stopped(output, &name.array, "its volumes keep their names", "")?;
+    let pool = existing(&session, &called)?;
     session.wait(pool.rename(&name.name, to))??;
     stop(&session, &pool)?;
     let renamed = VolumeRenameOutput { array: pool.array, name: name.name.clone(), new_name: to.into() };
@@ -318,12 +378,13 @@ pub fn snapshot(output: Output, snapshots: &[SnapshotOfArray]) -> Result<u8> {
     );
     let names: Vec<SnapshotName> = snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();
     let (array, reports): (String, Vec<SnapshotReport>) = match needed(output, first)? {
-        PoolArray::Running(mut client) => {
-            let request = Request::SnapshotVolumes { snapshots: names.clone() };
-            (client.about.name.clone(), ask(output, &mut client, &request)?)
+        PoolArray::Running(mut client, on) => {
+            let called = carrier(&client.about.name, on.as_deref());
+            let request = Request::SnapshotVolumes { on, snapshots: names.clone() };
+            (called, ask(output, &mut client, &request)?)
         }
-        PoolArray::Here(session) => {
-            let pool = existing(&session)?;
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
             let made = session.wait(pool.snapshot(&names))??;
             stop(&session, &pool)?;
             (pool.array.clone(), made.iter().map(pool::snapshot_report).collect())
@@ -345,13 +406,13 @@ pub fn snapshot(output: Output, snapshots: &[SnapshotOfArray]) -> Result<u8> {
 /// Adds a clone of a snapshot.
 pub fn add_clone(output: Output, snapshot: &SnapshotOfArray, name: &str) -> Result<u8> {
     let (array, volume, is_running) = match needed(output, &snapshot.array)? {
-        PoolArray::Running(mut client) => {
-            let request = Request::CloneSnapshot { snapshot: snapshot.name.clone(), name: name.into() };
-            let volume = ask(output, &mut client, &request)?;
-            (client.about.name.clone(), volume, true)
+        PoolArray::Running(mut client, on) => {
+            let called = carrier(&client.about.name, on.as_deref());
+            let request = Request::CloneSnapshot { on, snapshot: snapshot.name.clone(), name: name.into() };
+            (called, ask(output, &mut client, &request)?, true)
         }
-        PoolArray::Here(session) => {
-            let pool = existing(&session)?;
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
             let volume = session.wait(pool.add_clone(&snapshot.name, name))??;
             stop(&session, &pool)?;
             (pool.array.clone(), pool::report(&pool.pool, &volume), false)
@@ -363,13 +424,13 @@ pub fn add_clone(output: Output, snapshot: &SnapshotOfArray, name: &str) -> Resu
 /// Gives a volume the contents of its latest snapshot.
 pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, yes: bool) -> Result<u8> {
     let SnapshotOfArray { array, name } = snapshot;
-    let session = stopped(
+    let (session, called) = stopped(
         output,
         array,
         "its volumes do not return to snapshots",
         "; a clone (zoneraid volume clone) shows the contents of a snapshot while it runs",
     )?;
-    let pool = existing(&session)?;
+    let pool = existing(&session, &called)?;
     let volume = format!("{array}/{}", name.volume);
     interrupt::explain(move || {
         format!("{volume} is unchanged, or gets the contents of the snapshot when the array is used next")
@@ -387,12 +448,13 @@ pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, yes: bool) -> Resul
 pub fn diff(output: Output, snapshot: SnapshotOfArray, later: Option<String>) -> Result<u8> {
     let SnapshotOfArray { array, name: since } = snapshot;
     let (array, ranges): (String, Vec<ChangedRange>) = match needed(output, &array)? {
-        PoolArray::Running(mut client) => {
-            let request = Request::CompareSnapshot { snapshot: since.clone(), to: later.clone() };
-            (client.about.name.clone(), ask(output, &mut client, &request)?)
+        PoolArray::Running(mut client, on) => {
+            let called = carrier(&client.about.name, on.as_deref());
+            let request = Request::CompareSnapshot { on, snapshot: since.clone(), to: later.clone() };
+            (called, ask(output, &mut client, &request)?)
         }
-        PoolArray::Here(session) => {
-            let pool = existing(&session)?;
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
             let changed = session.wait(pool.changed(&since, later.as_deref()))??;
             (pool.array.clone(), changed)
         }
@@ -412,13 +474,14 @@ pub fn diff(output: Output, snapshot: SnapshotOfArray, later: Option<String>) ->
 /// Removes a volume with its data, or a snapshot.
 pub fn remove(output: Output, name: &NamespaceName, yes: bool) -> Result<u8> {
     let array = match needed(output, &name.array)? {
-        PoolArray::Running(mut client) => {
-            let request = Request::RemoveVolume { volume: name.name.clone(), yes };
+        PoolArray::Running(mut client, on) => {
+            let called = carrier(&client.about.name, on.as_deref());
+            let request = Request::RemoveVolume { on, volume: name.name.clone(), yes };
             ask::<()>(output, &mut client, &request)?;
-            client.about.name.clone()
+            called
         }
-        PoolArray::Here(session) => {
-            let pool = existing(&session)?;
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
             pool.doomed(&name.name, yes)?;
             session.wait(pool.remove(&name.name))??;
             stop(&session, &pool)?;

@@ -228,9 +228,19 @@ fn division_text(division: &Division) -> String {
     let Division { free_zones, zone_capacity_bytes, .. } = division;
     let room = format!("namespaces: room for {free_zones} more zones of {}\n", show(*zone_capacity_bytes));
     let mut text = room + &table(&rows);
-    for NamespaceReport { name, lost, volume, .. } in &division.list {
+    for NamespaceReport { name, lost, volume, volumes, .. } in &division.list {
         let of = format!(" of '{name}'");
         text += &lost_text(lost.iter().map(|range| zone_range(range) + &of), &of);
+        if let (Some(pool), Some(volumes)) = (volume, volumes) {
+            let VolumeReport { used_bytes, usable_bytes, free_bytes, .. } = pool;
+            let [used, usable, free] = [used_bytes, usable_bytes, free_bytes].map(|bytes| show(*bytes));
+            text += &format!("pool on '{name}': {used} of {usable} used, {free} free\n");
+            text += &volumes_text(volumes);
+            for PoolVolumeReport { name, lost, .. } in volumes {
+                let of = format!(" of the volume '{name}'{of}");
+                text += &lost.as_ref().map_or_else(String::new, |lost| volume_losses_text(lost, &of));
+            }
+        }
         if let Some(lost) = volume.as_ref().and_then(|volume| volume.lost.as_ref()) {
             text += &volume_losses_text(lost, &format!(" of the volume{of}"));
         }

@@ -135,16 +135,15 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(Volume
     }
     if let Some(below) = NamespaceName::meant_by(name)
         && let Some(mut client) = find_running(&below.array)?
-        && client.about.namespaces.iter().any(|shown| shown.name == below.name)
     {
-        let request = Request::SetVolume { volume: Some(below.name), change };
+        let request = Request::SetVolume { on: Some(below.name), volume: None, change };
         return Ok((ask(output, &mut client, &request)?, true));
     }
     let (session, called) = match namespace::meant_by(name)? {
         Some((session, below)) => (session, below.to_string()),
         None => {
             if let Some(mut client) = find_running(name)? {
-                let request = Request::SetVolume { volume: None, change };
+                let request = Request::SetVolume { on: None, volume: None, change };
                 return Ok((ask(output, &mut client, &request)?, true));
             }
             let (session, below) = namespace::session(name)?;
@@ -174,9 +173,35 @@ fn set(output: Output, name: &ArrayName, change: VolumeChange) -> Result<(Volume
 }
 
 fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Result<u8> {
-    let (session, below) = namespace::session(name)?;
+    let (session, below, added) = match (NamespaceName::meant_by(name), options.blocks) {
+        (Some(below), Some(blocks)) => {
+            let (session, added) = namespace::session_for_volume(&below, blocks)?;
+            (session, Some(below), added)
+        }
+        _ => {
+            let (session, below) = namespace::session(name)?;
+            (session, below, None)
+        }
+    };
+    let created = create_on(&session, name, below.as_ref(), options);
+    if let (Err(error), Some(below), Some(tenants)) = (&created, &below, added) {
+        // A namespace that was added for the volume must not be left without it.
+        let left =
+            format!("{error:#}; the namespace '{below}' that was added for it is left without a volume");
+        session.wait(tenants.remove(&below.name))?.with_context(|| left)?;
+    }
+    print_created(output, name, below.as_ref(), created?)
+}
+
+/// Creates a volume on the device of a session: an array, or the namespace `below`.
+fn create_on(
+    session: &Session,
+    name: &ArrayName,
+    below: Option<&NamespaceName>,
+    options: VolumeCreateOptions,
+) -> Result<(VolumeCreateOutput, VolumePlan)> {
     let array: Rc<dyn ZonedDevice> = session.device.clone();
-    let called = namespace::name_of(&session, below.as_ref());
+    let called = namespace::name_of(session, below);
     let problem = || format!("no volume can be created on '{called}'");
     let again = quoted(&name.to_string());
     interrupt::explain(move || {
@@ -186,12 +211,9 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     if let Err(VolumeError::Hidden { zones }) = created {
         return Err(hidden(&zones, "a volume", &called, &session.array.status()));
     }
-    if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, &below)
+    if let (Err(VolumeError::Design(NoVolume::FewActive { active, least })), Some(below)) = (&created, below)
     {
-        bail!(
-            "no volume can be created on '{below}': a volume needs {least} active zones, and the namespace has \
-             {active}; remove it and create it again with --active {least}"
-        );
+        bail!(pool::few_active(&below.to_string(), *active, *least));
     }
     if let Err(VolumeError::Design(NoVolume::FewActive { .. })) = &created {
         return Err(Error::from(created.err().context("there is no volume")?))
@@ -199,7 +221,6 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
     }
     created.with_context(problem)?;
     let plan = VolumePlan::of(array.geometry(), options.blocks, options.shards).with_context(problem)?;
-    let data_zones = plan.data_zones;
     let created = VolumeCreateOutput {
         array: called,
         uuid: uuid(&options.uuid),
@@ -207,18 +228,28 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
         usable_bytes: bytes(plan.usable.min(plan.blocks)),
         zones: plan.zones,
         collection_zones: plan.collection_zones,
-        map_zones: plan.zones - plan.collection_zones - data_zones,
+        map_zones: plan.zones - plan.collection_zones - plan.data_zones,
         compression: Compression(options.codec),
         unit_bytes: options.unit.min(plan.unit).bytes() as u64,
         sector_bytes: options.sector as u32,
     };
+    Ok((created, plan))
+}
+
+/// Prints a volume that was created on the array `name`, or on the namespace `below`, while the array does not run.
+fn print_created(
+    output: Output,
+    name: &ArrayName,
+    below: Option<&NamespaceName>,
+    (created, plan): (VolumeCreateOutput, VolumePlan),
+) -> Result<u8> {
     output.print(&created, |created| {
         let thin = at_once(created.usable_bytes, created.size_bytes);
         let thin = match created.compression.0 {
             Some(_) if !thin.is_empty() => format!("{thin}, or more if it compresses"),
             _ => thin,
         };
-        let array = below.as_ref().map_or(name, |below| &below.array);
+        let array = below.map_or(name, |below| &below.array);
         let start = format!("zoneraid start {}", quoted(&array.to_string()));
         let serve = match below {
             Some(_) => String::new(),
@@ -232,6 +263,7 @@ fn create(output: Output, name: &ArrayName, options: VolumeCreateOptions) -> Res
             bytes => format!(" in sectors of {bytes} bytes"),
         };
         let VolumeCreateOutput { zones, collection_zones, map_zones, .. } = created;
+        let data_zones = plan.data_zones;
         let capacity = show(bytes(plan.capacity.into()));
         format!(
             "'{}' carries a volume of {size}{sectors}{thin}; as a block device: {start}{serve}\n\

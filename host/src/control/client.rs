@@ -238,7 +238,7 @@ impl Client {
             Request::Zones { .. } | Request::Examine { .. } => Some(PATIENCE_WITH_DRIVES),
             Request::Adopt | Request::Autostart { .. } | Request::ErrorLimit { .. } => None,
             Request::SetVolume { .. } | Request::Qos { .. } => None,
-            Request::CreateVolume(_) | Request::RemoveVolume { .. } | Request::CreateNamespace(_) => None,
+            Request::CreateVolume { .. } | Request::RemoveVolume { .. } | Request::CreateNamespace(_) => None,
             Request::SnapshotVolumes { .. } | Request::CloneSnapshot { .. } => None,
             // Reads the map of the volume.
             Request::CompareSnapshot { .. } => None,

@@ -78,6 +78,13 @@ impl NamespaceName {
         Some(NamespaceName { array: PathBuf::from(array).into(), name: name.into() })
     }
 
+    /// The volume of a pool on a namespace that `name`, given in the place of an array, stands for: ARRAY/NAMESPACE and NAME.
+    pub fn of_volume_on_namespace(name: &ArrayName) -> Option<(NamespaceName, String)> {
+        let NamespaceName { array, name } =
+            NamespaceName::new(&name.to_string()).filter(|_| !name.path().exists())?;
+        Some((NamespaceName::meant_by(&array)?, name))
+    }
+
     /// The namespace that `name`, given in the place of an array, stands for; `None` if it may be an array.
     pub fn meant_by(name: &ArrayName) -> Option<NamespaceName> {
         let wanted = NamespaceName::new(&name.to_string()).filter(|_| !name.path().exists())?;

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 19;
+pub const PROTOCOL: u32 = 20;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -68,18 +68,19 @@ pub enum Request {
     Autostart { yes: bool },
     /// Sets the error limit: [`crate::report::OwnerReport`].
     ErrorLimit { limit: u32 },
-    /// Changes the volume, or one of a pool or of a namespace: [`crate::report::VolumeSet`].
-    SetVolume { volume: Option<String>, change: VolumeChange },
-    /// Adds a volume to the pool, and serves it: [`crate::report::PoolVolumeReport`].
-    CreateVolume(WantedVolume),
-    /// Removes a volume of the pool with its data, or the snapshot VOLUME@SNAPSHOT.
-    RemoveVolume { volume: String, yes: bool },
-    /// Makes snapshots of volumes of the pool, all of the same moment: a [`crate::report::SnapshotReport`] for each.
-    SnapshotVolumes { snapshots: Vec<SnapshotName> },
-    /// Adds a clone of a snapshot to the pool, and serves it: [`crate::report::PoolVolumeReport`].
-    CloneSnapshot { snapshot: SnapshotName, name: String },
+    /// Changes the volume of the array, or that `on` a namespace, or one of its pool: [`crate::report::VolumeSet`].
+    SetVolume { on: Option<String>, volume: Option<String>, change: VolumeChange },
+    /// Adds a volume to the pool of the array, or to that `on` a namespace, and serves it:
+    /// [`crate::report::PoolVolumeReport`].
+    CreateVolume { on: Option<String>, wanted: WantedVolume },
+    /// Removes a volume of a pool with its data, or the snapshot VOLUME@SNAPSHOT.
+    RemoveVolume { on: Option<String>, volume: String, yes: bool },
+    /// Makes snapshots of volumes of a pool, all of the same moment: a [`crate::report::SnapshotReport`] for each.
+    SnapshotVolumes { on: Option<String>, snapshots: Vec<SnapshotName> },
+    /// Adds a clone of a snapshot to its pool, and serves it: [`crate::report::PoolVolumeReport`].
+    CloneSnapshot { on: Option<String>, snapshot: SnapshotName, name: String },
     /// Compares a snapshot with a later one of its volume, or with the volume: [`crate::report::ChangedRange`]s.
-    CompareSnapshot { snapshot: SnapshotName, to: Option<String> },
+    CompareSnapshot { on: Option<String>, snapshot: SnapshotName, to: Option<String> },
     /// Adds a namespace with its block device: [`crate::report::Division`].
     CreateNamespace(NewNamespace),
     /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].

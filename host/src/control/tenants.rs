@@ -1,10 +1,10 @@
 //! Management of namespaces, by name and size in bytes, on an array that this process runs.
 
 use crate::process::{clock::clock, output::quoted, size::show_blocks};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     evidence::Presence,
-    volume::Volume,
+    volume::{NoVolume, Volume, VolumePlan},
     vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
 };
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,9 @@ use std::rc::Rc;
 
 /// Default for the zones of a namespace that may be active at once.
 const ACTIVE: u32 = 4;
+
+/// Default for the weight of a namespace.
+const WEIGHT: u32 = 1;
 
 /// Options of the namespaces that this process runs.
 pub fn behaviour() -> NamespaceOptions {
@@ -86,6 +89,58 @@ impl Tenants {
             qos: wanted.qos.into(),
         };
         self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
+    }
+
+    /// The smallest namespace that has room for a volume of `blocks` blocks.
+    pub fn for_volume(&self, name: &str, blocks: u64) -> Result<NewNamespace> {
+        let (mut zones, mut active) = (self.zones_for(blocks)?.max(1), ACTIVE);
+        let most = self.namespaces.zones();
+        let capacity = self.namespaces.zone_capacity_blocks().max(1);
+        let qos = NewQos { limits: [0; 2], floors: [0; 2], latency_us: 0 };
+        while u64::from(zones) <= most {
+            let spec = Spec {
+                name: name.into(),
+                zones,
+                max_active: active,
+                max_open: active,
+                essential: 1,
+                weight: WEIGHT,
+                qos: qos.into(),
+            };
+            let plan = VolumePlan::of(&self.namespaces.geometry_of(&spec), Some(blocks), None);
+            match plan {
+                Ok(VolumePlan { usable, .. }) if usable >= blocks => {
+                    let (name, active) = (name.into(), Some(active));
+                    return Ok(NewNamespace {
+                        name,
+                        blocks: zones as u64 * capacity,
+                        active,
+                        width: 1,
+                        weight: WEIGHT,
+                        qos,
+                    });
+                }
+                Ok(VolumePlan { usable, .. }) => {
+                    let more = (blocks - usable).div_ceil(capacity).min(most + 1);
+                    zones = zones.saturating_add(more as u32);
+                }
+                Err(NoVolume::FewActive { least, .. }) if least > active => {
+                    active = least;
+                    zones = zones.max(least);
+                }
+                Err(NoVolume::DeviceTooSmall { .. }) => zones += 1,
+                Err(error) => {
+                    return Err(error)
+                        .with_context(|| format!("no volume can be created on '{}/{name}'", self.array));
+                }
+            }
+        }
+        bail!(
+            "'{}' is too small for a volume of {}: it has {most} zones of {}",
+            self.array,
+            show_blocks(blocks),
+            show_blocks(capacity)
+        )
     }
 
     /// The namespace `name`, if it may be resized, and the number of zones that hold `blocks`.

@@ -1,7 +1,7 @@
 //! Answers requests on the control socket. Each connection has its own task.
 
 use super::{
-    block::{Block, front_number},
+    block::served_number,
     drives, end, namespaces, rebuild, scrub,
     socket::{ControlConnection, request},
     state::{Daemon, Phase, log},
@@ -19,6 +19,7 @@ use engine::{
     array::Array,
     device::{Command, ZonedDevice},
     owner::Change,
+    vzone::{Namespace, Namespaces},
     zone::ZoneIndex,
 };
 use serde_json::Value;
@@ -122,24 +123,26 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
         Request::ErrorLimit { limit } => {
             serde_json::to_value(change(&daemon.array, &Change::ErrorLimit(limit)).await?)?
         }
-        Request::SetVolume { volume, change } => {
+        Request::SetVolume { on, volume, change } => {
             let _turn = daemon.administration.take().await;
-            serde_json::to_value(set_volume(daemon, volume, change).await?)?
+            serde_json::to_value(set_volume(daemon, on.as_deref(), volume, change).await?)?
         }
-        Request::CreateVolume(wanted) => {
-            serde_json::to_value(volumes::create_volume(daemon, &wanted).await?)?
+        Request::CreateVolume { on, wanted } => {
+            serde_json::to_value(volumes::create_volume(daemon, on.as_deref(), &wanted).await?)?
         }
-        Request::RemoveVolume { volume, yes } => {
-            serde_json::to_value(volumes::remove_volume(daemon, &volume, yes).await?)?
+        Request::RemoveVolume { on, volume, yes } => {
+            serde_json::to_value(volumes::remove_volume(daemon, on.as_deref(), &volume, yes).await?)?
         }
-        Request::SnapshotVolumes { snapshots } => {
-            serde_json::to_value(volumes::snapshot_volumes(daemon, &snapshots).await?)?
+        Request::SnapshotVolumes { on, snapshots } => {
+            serde_json::to_value(volumes::snapshot_volumes(daemon, on.as_deref(), &snapshots).await?)?
         }
-        Request::CloneSnapshot { snapshot, name } => {
-            serde_json::to_value(volumes::clone_snapshot(daemon, &snapshot, &name).await?)?
+        Request::CloneSnapshot { on, snapshot, name } => {
+            let on = on.as_deref();
+            serde_json::to_value(volumes::clone_snapshot(daemon, on, &snapshot, &name).await?)?
         }
-        Request::CompareSnapshot { snapshot, to } => {
-            serde_json::to_value(volumes::compare_snapshot(daemon, &snapshot, to.as_deref()).await?)?
+        Request::CompareSnapshot { on, snapshot, to } => {
+            let (on, to) = (on.as_deref(), to.as_deref());
+            serde_json::to_value(volumes::compare_snapshot(daemon, on, &snapshot, to).await?)?
         }
         Request::CreateNamespace(wanted) => {
             serde_json::to_value(namespaces::create_namespace(daemon, &wanted).await?)?
@@ -175,35 +178,40 @@ async fn change(array: &Array, change: &Change) -> Result<OwnerReport> {
     Ok(OwnerReport::of(&array.status()))
 }
 
-async fn set_volume(daemon: &Daemon, name: Option<String>, change: VolumeChange) -> Result<VolumeSet> {
+/// Changes the volume `name` of the pool on the array or on a namespace, or the volume that has all of it.
+async fn set_volume(
+    daemon: &Daemon,
+    on: Option<&str>,
+    name: Option<String>,
+    change: VolumeChange,
+) -> Result<VolumeSet> {
     let status = daemon.array.status();
     ensure!(!status.read_only, "'{}' is read-only: stop it and start it without --read-only", status.name);
-    let is_of_namespace = |block: &&Rc<Block>| match (&block.namespace, &name) {
-        (Some(namespace), Some(name)) => namespace.name() == *name,
-        _ => false,
-    };
-    let of_namespace = daemon.blocks.borrow().iter().find(is_of_namespace).cloned();
+    let carrier = on.map_or_else(|| status.name.clone(), |on| format!("{}/{on}", status.name));
+    let namespaces = daemon.divided.borrow().as_ref().map(Namespaces::list).unwrap_or_default();
+    let namespace = namespaces.into_iter().find(|namespace| Some(namespace.name()) == on);
     let (volume, called) = match name {
-        Some(name) => {
-            let called = format!("{}/{name}", status.name);
-            let volume = match &of_namespace {
-                Some(block) => block.volume.clone().with_context(|| no_volume(&called))?,
-                None => volumes::pool(daemon)?.find(&name)?,
-            };
-            (volume, called)
-        }
+        Some(name) => (volumes::pool(daemon, on)?.find(&name)?, format!("{carrier}/{name}")),
         None => {
-            let is_pool = daemon.pool.borrow().is_some();
-            ensure!(!is_pool, "'{0}' carries a pool of volumes: use {0}/NAME", status.name);
-            (daemon.volume.borrow().clone().with_context(|| no_volume(&status.name))?, status.name)
+            let is_pool = daemon.pool_on(on).is_some();
+            ensure!(!is_pool, "'{carrier}' carries a pool of volumes: use {carrier}/NAME");
+            let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
+            ensure!(
+                on.is_none() || namespace.is_some(),
+                "'{}' runs, and has no namespace '{}'",
+                status.name,
+                on.unwrap_or_default()
+            );
+            let found = daemon.volumes().into_iter().find(|(of, _)| number(of) == number(&namespace));
+            (found.with_context(|| no_volume(&carrier))?.1, carrier)
         }
     };
     change.carry_out(&volume).await?;
     let mut set = VolumeSet::of(called, &volume.status());
     if change.blocks.is_some() {
-        let number = front_number(None, Some(&volume));
-        let of_array = || daemon.blocks.borrow().iter().find(|block| block.number() == number).cloned();
-        if let Some(block) = of_namespace.or_else(of_array) {
+        let number = served_number(namespace.as_ref(), Some(&volume));
+        let block = daemon.blocks.borrow().iter().find(|block| block.number() == number).cloned();
+        if let Some(block) = block {
             // The volume has its new size in any case.
             let resized = block.take_size().await.unwrap_or_else(|error| {
                 log(&format!("{error:#}"));

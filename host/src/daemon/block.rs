@@ -3,7 +3,10 @@
 use crate::{
     drive::users,
     reactor::traffic::Traffic,
-    serve::{ack_log::AckLog, ublk::Resizer},
+    serve::{
+        ack_log::AckLog,
+        ublk::{Resizer, ServedNumber},
+    },
 };
 use anyhow::{Context, Result, bail};
 use engine::{format::name::wrong_with_name, runtime::Gate, volume::Volume, vzone::Namespace};
@@ -71,14 +74,24 @@ impl Block {
         }
     }
 
-    /// Number of the served device among those of the array; 0 for the array itself.
-    pub(super) fn number(&self) -> u16 {
-        front_number(self.namespace.as_ref(), self.volume.as_ref())
+    /// Number of the served device among those of the array.
+    pub(super) fn number(&self) -> ServedNumber {
+        served_number(self.namespace.as_ref(), self.volume.as_ref())
     }
 
-    /// Whether the acknowledgement log is that of this block device alone, and not of the array.
+    /// Name of the served device below that of the array: NAMESPACE, VOLUME or NAMESPACE/VOLUME; `None` for the array itself.
+    pub(super) fn name(&self) -> Option<String> {
+        let volume = self.volume.as_ref().and_then(Volume::name);
+        match (&self.namespace, volume) {
+            (Some(namespace), Some(volume)) => Some(format!("{}/{volume}", namespace.name())),
+            (Some(namespace), None) => Some(namespace.name().into()),
+            (None, volume) => volume,
+        }
+    }
+
+    /// Whether the acknowledgement log is that of this block device alone, and not of the array or of a pool.
     pub(super) fn has_own_log(&self) -> bool {
-        self.namespace.is_some()
+        self.namespace.is_some() && self.number().namespace == 0
     }
 
     /// Waits until the device is to be taken down.
@@ -94,23 +107,29 @@ impl Block {
             // A link that stays behind is harmless.
             let _ = fs::remove_file(link);
         }
-        // The array's directory. If other namespaces or volumes have links there, the removal fails.
-        if let Some(directory) = link.parent().filter(|_| self.number() > 0) {
+        // The directories of the namespace and of the array. If other namespaces or volumes have links there, the removal
+        // fails.
+        let ServedNumber { namespace, number } = self.number();
+        let depth = usize::from(number > 0) + usize::from(namespace > 0);
+        for directory in link.ancestors().skip(1).take(depth) {
             let _ = fs::remove_dir(directory);
         }
     }
 }
 
-/// Number of a namespace, or of a volume of a pool, among the devices of the array; 0 for the array itself, and the volume
-/// on it. An array does not have both.
-pub(super) fn front_number(namespace: Option<&Namespace>, volume: Option<&Volume>) -> u16 {
-    let number = namespace.map(Namespace::number).or_else(|| volume.and_then(Volume::slot));
-    let Some(number) = number else { return 0 };
-    assert!(
-        number < u16::MAX as u32,
-        "number {number} of a namespace or volume exceeds those of served devices"
-    );
-    number as u16 + 1
+/// Number of the array, of a namespace, or of a volume on either, among the devices of the array. A volume that has all of
+/// an array or namespace has the number of that; an array does not have both namespaces and volumes of a pool.
+pub(super) fn served_number(namespace: Option<&Namespace>, volume: Option<&Volume>) -> ServedNumber {
+    let from_one = |number: u32| {
+        let problem = "the number of a namespace or volume exceeds those of served devices";
+        assert!(number < u16::MAX as u32, "{problem}: {number}");
+        number as u16 + 1
+    };
+    let namespace = namespace.map_or(0, |namespace| from_one(namespace.number()));
+    match volume.and_then(Volume::slot) {
+        Some(slot) => ServedNumber { namespace, number: from_one(slot) },
+        None => ServedNumber { namespace: 0, number: namespace },
+    }
 }
 
 /// The users of the block device at `path`, except those that release it soon, as udev does after probing it.
@@ -125,28 +144,27 @@ pub(super) fn lasting_users(path: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Links the block device at `path` by the name of its array, or of a namespace or volume `below` it (with its number), in the
-/// directory `links`.
+/// Links the block device at `path` by the name of its array, and those of the namespace, of the volume, or of both `below` it
+/// (with their numbers), in the directory `links`.
 pub(super) fn link(
     links: &Path,
-    (name, below): (&str, Option<(&str, u32)>),
+    (name, below): (&str, &[(&str, u32)]),
     id: &str,
     path: &Path,
 ) -> Result<PathBuf> {
     // Names come from drives and are not trusted: links are created by root.
     let plain = |name: &str, other: String| if wrong_with_name(name).is_some() { other } else { name.into() };
     let array = plain(name, id.into());
-    let below = below.map(|(name, number)| plain(name, number.to_string()));
-    let below = below.as_deref();
+    let below: Vec<String> = below.iter().map(|(name, number)| plain(name, number.to_string())).collect();
     let problem = || format!("no link to the block device can be created in {}", links.display());
     let file = path.file_name().with_context(problem)?;
     // A relative link, as udev creates them.
-    let up = if below.is_some() { "../.." } else { ".." };
-    let target = Path::new(up).join(file);
+    let target: PathBuf = std::iter::repeat_n("..", below.len() + 1).collect();
+    let target = target.join(file);
     // Another array of the same name may have its link already.
     let numbered = format!("{array}-{}", &id[..8]);
     for array in [&array, &numbered] {
-        let link = below.map_or(links.join(array), |below| links.join(array).join(below));
+        let link = below.iter().fold(links.join(array), |link, name| link.join(name));
         if is_made(&link, &target).with_context(problem)? {
             return Ok(link);
         }
@@ -157,9 +175,11 @@ pub(super) fn link(
 /// Creates a link, in the place of a dangling one; `false` if another file is there.
 fn is_made(link: &Path, target: &Path) -> std::io::Result<bool> {
     let Some(directory) = link.parent() else { return Ok(false) };
-    if fs::read_link(directory).is_ok() && !directory.exists() {
-        // A dangling link that was the block device of an array of this name, without namespaces.
-        fs::remove_file(directory)?;
+    for directory in directory.parent().into_iter().chain([directory]) {
+        if fs::read_link(directory).is_ok() && !directory.exists() {
+            // A dangling link that was the block device of an array or namespace of this name, without volumes of a pool.
+            fs::remove_file(directory)?;
+        }
     }
     // If it is the link of another array, the directory cannot be created.
     match fs::create_dir_all(directory) {
@@ -191,14 +211,14 @@ mod tests {
         let (links, device) = (dir.path().join("zoneraid"), dir.path().join("ublkb0"));
         fs::write(&device, "").unwrap();
         let id = "01234567-89ab-4def-8123-456789abcdef";
-        let linked = |name: &str| link(&links, (name, None), id, &device).unwrap();
+        let linked = |name: &str| link(&links, (name, &[]), id, &device).unwrap();
         assert_eq!(linked("tank"), links.join("tank"));
         assert!(links.join("tank").exists());
         for forged in ["../planted", "/etc/planted", "a/b", "..", ""] {
             assert_eq!(linked(forged), links.join(id), "{forged}");
         }
         // The links of namespaces are in a directory with the name of their array.
-        let below = |array, name: &str| link(&links, (array, Some((name, 7))), id, &device).unwrap();
+        let below = |array, name: &str| link(&links, (array, &[(name, 7)]), id, &device).unwrap();
         assert_eq!(below("lake", "mail"), links.join("lake/mail"));
         assert!(links.join("lake/mail").exists());
         assert_eq!(below("lake", ".."), links.join("lake/7"));
@@ -209,6 +229,10 @@ mod tests {
         assert_eq!(linked("river"), links.join("river"));
         symlink("nothing", links.join("brook")).unwrap();
         assert_eq!(below("brook", "mail"), links.join("brook/mail"));
+        // A volume of a pool in a namespace.
+        let volume = link(&links, ("lake", &[("logs", 1), ("..", 2)]), id, &device).unwrap();
+        assert_eq!(volume, links.join("lake/logs/2"));
+        assert!(volume.exists());
         // The name is the link of another device.
         symlink("..", links.join("pond")).unwrap();
         assert_eq!(linked("pond"), links.join("pond-01234567"));

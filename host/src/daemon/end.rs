@@ -1,11 +1,11 @@
 //! Takes block devices down, and ends the daemon: all acknowledged data becomes durable.
 
 use super::{
-    block::{Block, front_number, lasting_users},
+    block::{Block, lasting_users},
     scrub,
     state::{Daemon, Phase, both, holds_back, log},
 };
-use crate::{process::output::quoted, reactor::Reactor};
+use crate::{process::output::quoted, reactor::Reactor, serve::ublk::ServedNumber};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     array::Array,
@@ -100,23 +100,24 @@ pub(super) async fn take_down_namespace(daemon: &Daemon, namespace: &Namespace) 
     let is_of = |block: &&Rc<Block>| {
         block.namespace.as_ref().is_some_and(|shown| shown.number() == namespace.number())
     };
-    let Some(block) = daemon.blocks.borrow().iter().find(is_of).cloned() else { return Ok(()) };
+    let found = daemon.blocks.borrow().iter().find(is_of).cloned();
+    let has_volume = found.as_ref().is_some_and(|block| block.volume.is_some());
     let array = daemon.array.status().name;
     ensure!(
-        block.volume.is_none(),
+        !has_volume && !daemon.pools.borrow().contains_key(&namespace.number()),
         "the volume on '{array}/{}' is in use while '{array}' runs: stop it first with zoneraid stop {}",
         namespace.name(),
         quoted(&array)
     );
+    let Some(block) = found else { return Ok(()) };
     refuse_if_used(use_of(&daemon.reactor, &block).await?)?;
     take_down(&block).await?;
     forget_block(daemon, &block);
     Ok(())
 }
 
-/// Takes the block device of a volume of the pool down, if it has one.
-pub(super) async fn take_down_volume(daemon: &Daemon, volume: &Volume) -> Result<()> {
-    let number = front_number(None, Some(volume));
+/// Takes the block device of a volume of a pool down, if it has one.
+pub(super) async fn take_down_volume(daemon: &Daemon, number: ServedNumber) -> Result<()> {
     let block = daemon.blocks.borrow().iter().find(|block| block.number() == number).cloned();
     let Some(block) = block else { return Ok(()) };
     refuse_if_used(use_of(&daemon.reactor, &block).await?)?;
@@ -134,7 +135,8 @@ pub(super) async fn handle_removal(daemon: &Daemon, gone: &Rc<Block>) {
     *gone.stopped.borrow_mut() = Some(Ok(()));
     gone.changed.open();
     forget_block(daemon, gone);
-    let volume = gone.volume.iter().filter(|_| gone.namespace.is_some());
+    // The array, and each pool, end with the daemon.
+    let volume = gone.volume.iter().filter(|_| gone.has_own_log());
     let stopped = stop_volumes(&daemon.array, volume).await;
     // Another task may be adding a block device, or ending the daemon.
     let _turn = daemon.administration.take().await;
@@ -170,6 +172,7 @@ fn forget_block(daemon: &Daemon, block: &Rc<Block>) {
 /// Removes the acknowledgement logs: all acknowledged data is durable, and no block device is left.
 fn forget_ack_logs(daemon: &Daemon) {
     daemon.blocks.borrow().iter().for_each(|block| block.ack_log.remove());
+    daemon.pools.borrow().values().for_each(|on| on.ack_log.remove());
     if let Some(ack_log) = daemon.ack_log.take() {
         ack_log.remove();
     }
@@ -180,11 +183,8 @@ async fn end_volumes(daemon: &Daemon) -> Result<()> {
     if daemon.is_left() {
         return Ok(());
     }
-    let on_namespaces: Vec<Rc<Block>> = daemon.blocks.borrow().clone();
-    let on_namespaces = on_namespaces.iter().filter(|block| block.namespace.is_some());
-    let volumes: Vec<Volume> = on_namespaces.filter_map(|block| block.volume.clone()).collect();
-    let own = daemon.volume.borrow().clone();
-    stop_volumes(&daemon.array, own.iter().chain(&volumes)).await
+    let volumes = daemon.volumes();
+    stop_volumes(&daemon.array, volumes.iter().map(|(_, volume)| volume)).await
 }
 
 /// Writes the last checkpoint of each volume; after a failure it continues with the others.

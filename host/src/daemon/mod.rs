@@ -106,6 +106,7 @@ pub fn start(
         scrubber: Scrubber::of(&status.uuid),
         volume: RefCell::default(),
         pool: RefCell::default(),
+        pools: RefCell::default(),
         worker_threads: RefCell::default(),
         behaviour: VolumeOptions {
             give_up: terms.give_up,

@@ -3,7 +3,7 @@
 //! Whether an array carries a volume or namespaces is determined from its zones, where both have their headers: the
 //! array has no metadata about them, nor they about arrays.
 
-use super::state::{Daemon, holds_back, log, writing_begun};
+use super::state::{Daemon, NamespacePool, holds_back, log, writing_begun};
 use crate::{
     control::tenants,
     process::run,
@@ -47,6 +47,22 @@ pub(super) async fn open_volume(
         }
     }
     Ok(opened)
+}
+
+/// Notes a pool on a namespace, and finishes the removals of its volumes that were interrupted.
+pub(super) fn note_pool(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    namespace: &Namespace,
+    pool: &Pool,
+    ack_log: &Rc<AckLog>,
+) {
+    let on = NamespacePool { namespace: namespace.clone(), pool: pool.clone(), ack_log: ack_log.clone() };
+    let other = daemon.pools.borrow_mut().insert(namespace.number(), on);
+    assert!(other.is_none(), "the pool on namespace '{}' is opened a second time", namespace.name());
+    if !status.read_only {
+        daemon.reactor.runtime().spawn(finish_removals(pool.clone(), daemon.array.clone()));
+    }
 }
 
 /// Discards the data of volumes whose removal was interrupted, as soon as the array is written to.

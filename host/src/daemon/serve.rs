@@ -1,9 +1,9 @@
 //! Serves the array, its volume, the volumes of its pool or its namespaces, as block devices of the kernel or to NBD clients.
 
 use super::{
-    block::{Block, LINKS, front_number, link},
+    block::{Block, LINKS, link, served_number},
     end, open,
-    state::{Daemon, Phase, log},
+    state::{Daemon, NamespacePool, Phase, log},
 };
 use crate::{
     control::pool::volumes_with_snapshots,
@@ -17,7 +17,7 @@ use crate::{
     serve::{
         ack_log::{AckLog, AckLogContents},
         nbd,
-        ublk::{self, Backing, BlockDevice, Options, Orphan},
+        ublk::{Backing, BlockDevice, Options, Orphan, ServedNumber},
     },
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -104,9 +104,11 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
     let status = daemon.array.status();
     let mut served = Vec::new();
     let shown = async {
-        let known = open::create_namespace_ack_log(daemon, &namespace, false).await?;
-        let shown = served_device(daemon, &status, namespace).await?;
-        serve_device(daemon, &status, shown, known, &[], &mut served).await
+        let shown = served_by(daemon, &status, namespace, &[]).await?;
+        for shown in shown {
+            serve_device(daemon, &status, shown, &[], &mut served).await?;
+        }
+        Ok(())
     };
     match shown.await {
         Ok(()) => look_after(daemon, served),
@@ -118,15 +120,37 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
     Ok(())
 }
 
-/// Creates the block device of a volume of the pool that has none.
-pub(super) async fn serve_volume(daemon: &Rc<Daemon>, volume: Volume) -> Result<()> {
+/// Creates the block device of a volume of the pool of the array, or of that on a namespace, that has none.
+pub(super) async fn serve_volume(daemon: &Rc<Daemon>, on: Option<&str>, volume: Volume) -> Result<()> {
     let status = daemon.array.status();
     assert!(volume.slot().is_some(), "the volume on '{}' is served beside its pool", status.name);
-    let ack_log = daemon.ack_log.borrow().clone().context("the array has no acknowledgement log")?;
-    let device: Rc<dyn ZonedDevice> = Rc::new(daemon.array.clone());
-    let shown = ServedDevice { device, namespace: None, volume: Some(volume) };
+    let pool = match on {
+        Some(on) => {
+            let pools = daemon.pools.borrow();
+            let found = pools.values().find(|pool| pool.namespace.name() == on).cloned();
+            Some(found.with_context(|| format!("'{}/{on}' carries no pool of volumes", status.name))?)
+        }
+        None => None,
+    };
+    let shown = match pool {
+        Some(NamespacePool { namespace, ack_log, .. }) => ServedDevice {
+            device: Rc::new(namespace.clone()),
+            namespace: Some(namespace),
+            volume: Some(volume),
+            log: Some((ack_log, None)),
+        },
+        None => {
+            let ack_log = daemon.ack_log.borrow().clone().context("the array has no acknowledgement log")?;
+            ServedDevice {
+                device: Rc::new(daemon.array.clone()),
+                namespace: None,
+                volume: Some(volume),
+                log: Some((ack_log, None)),
+            }
+        }
+    };
     let mut served = Vec::new();
-    let result = serve_device(daemon, &status, shown, (ack_log, None), &[], &mut served).await;
+    let result = serve_device(daemon, &status, shown, &[], &mut served).await;
     match result {
         Ok(()) => look_after(daemon, served),
         Err(_) => take_back(served, &[]).await,
@@ -151,9 +175,13 @@ async fn serve(
     left: Option<AckLogContents>,
 ) -> Result<Vec<(Rc<Block>, BlockDevice)>> {
     let status = daemon.array.status();
-    let ack_log =
-        open::create_ack_log(daemon, &status, left.as_ref(), found.iter().any(|orphan| orphan.number == 0))
-            .await?;
+    let ack_log = open::create_ack_log(
+        daemon,
+        &status,
+        left.as_ref(),
+        found.iter().any(|orphan| orphan.number == ServedNumber::ARRAY),
+    )
+    .await?;
     ack_log.note_block_devices();
     let mut served = Vec::new();
     let Err(error) = serve_all(daemon, &status, found, (&ack_log, left), &mut served).await else {
@@ -163,6 +191,7 @@ async fn serve(
     // Block devices of a dead daemon still need the acknowledgement log.
     if found.is_empty() {
         ack_log.remove();
+        daemon.pools.borrow().values().for_each(|on| on.ack_log.remove());
     }
     Err(error)
 }
@@ -174,7 +203,7 @@ async fn serve_all(
     (ack_log, left): (&Rc<AckLog>, Option<AckLogContents>),
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
-    let devices = served_devices(daemon, status, ack_log).await?;
+    let devices = served_devices(daemon, status, found, (ack_log, left)).await?;
     let is_known = |orphan: &&Orphan| devices.iter().any(|shown| shown.number() == orphan.number);
     if let Some(Orphan { id, .. }) = found.iter().find(|orphan| !is_known(orphan)) {
         bail!(
@@ -185,11 +214,7 @@ async fn serve_all(
     for shown in devices {
         let number = shown.number();
         let orphans: Vec<u32> = found.iter().filter(|o| o.number == number).map(|o| o.id).collect();
-        let known = match &shown.namespace {
-            None => (ack_log.clone(), left.clone()),
-            Some(namespace) => open::create_namespace_ack_log(daemon, namespace, !orphans.is_empty()).await?,
-        };
-        serve_device(daemon, status, shown, known, &orphans, served).await?;
+        serve_device(daemon, status, shown, &orphans, served).await?;
     }
     Ok(())
 }
@@ -199,20 +224,25 @@ async fn serve_device(
     daemon: &Daemon,
     status: &ArrayStatus,
     shown: ServedDevice,
-    (ack_log, left): (Rc<AckLog>, Option<AckLogContents>),
     orphans: &[u32],
     served: &mut Vec<(Rc<Block>, BlockDevice)>,
 ) -> Result<()> {
     let number = shown.number();
-    let options = Options { tag: ublk::tag(&status.uuid, number), ..options(status) };
+    let options = Options { number, ..options(status) };
     let backing = shown.backing();
+    let (ack_log, left) = match (shown.log, &shown.namespace) {
+        (None, Some(namespace)) => {
+            open::create_namespace_ack_log(daemon, namespace, !orphans.is_empty()).await?
+        }
+        (log, _) => log.context("the array has no acknowledgement log")?,
+    };
     let device = match *orphans {
         [] => {
             let started = BlockDevice::start(&daemon.reactor, backing, &ack_log, &options).await;
-            // That of the array serves other block devices, too.
-            let is_own = number == 0 || shown.namespace.is_some();
+            // That of the array, or of a pool, serves other block devices, too.
+            let is_of_pool = shown.volume.as_ref().is_some_and(|volume| volume.slot().is_some());
             started.inspect_err(|_| {
-                if is_own {
+                if !is_of_pool {
                     ack_log.remove()
                 }
             })?
@@ -227,8 +257,9 @@ async fn serve_device(
     let path = Path::new("/dev").join(&name);
     let of_pool = shown.volume.as_ref().and_then(|volume| Some((volume.name()?, volume.slot()?)));
     let of_namespace = shown.namespace.as_ref().map(|namespace| (namespace.name(), namespace.number()));
-    let below = of_namespace.or(of_pool.as_ref().map(|(name, slot)| (&**name, *slot)));
-    let link = link(Path::new(LINKS), (&status.name, below), &uuid(&status.uuid), &path);
+    let of_pool = of_pool.as_ref().map(|(name, slot)| (&**name, *slot));
+    let below: Vec<(&str, u32)> = of_namespace.into_iter().chain(of_pool).collect();
+    let link = link(Path::new(LINKS), (&status.name, &below), &uuid(&status.uuid), &path);
     let link = link.map_err(|error| log(&format!("{error:#}"))).ok();
     let is_zoned = shown.volume.is_none();
     let block = Block::new((path, link), (shown.namespace, shown.volume), (ack_log, device.traffic()));
@@ -240,15 +271,21 @@ async fn serve_device(
     Ok(())
 }
 
-/// The devices to serve: the array, or the volume on it; or each namespace, or the volume on that.
+/// The devices to serve: the array, or the volume or those of the pool on it; or the same for each namespace.
 async fn served_devices(
     daemon: &Daemon,
     status: &ArrayStatus,
-    ack_log: &Rc<AckLog>,
+    found: &[Orphan],
+    (ack_log, left): (&Rc<AckLog>, Option<AckLogContents>),
 ) -> Result<Vec<ServedDevice>> {
     let Some(namespaces) = open::open_namespaces(daemon, status, ack_log).await? else {
         let device: Rc<dyn ZonedDevice> = Rc::new(daemon.array.clone());
-        let of = |volume| ServedDevice { device: device.clone(), namespace: None, volume };
+        let of = |volume| ServedDevice {
+            device: device.clone(),
+            namespace: None,
+            volume,
+            log: Some((ack_log.clone(), left.clone())),
+        };
         return Ok(match open::open_volume(daemon, status, ack_log).await? {
             None => vec![of(None)],
             Some(Opened::Volume(volume)) => vec![of(Some(volume))],
@@ -266,27 +303,49 @@ async fn served_devices(
     };
     let mut devices = Vec::new();
     for namespace in namespaces {
-        devices.push(served_device(daemon, status, namespace).await?);
+        devices.extend(served_by(daemon, status, namespace, found).await?);
     }
+    let name = &status.name;
+    ensure!(
+        !devices.is_empty(),
+        "the pools on the namespaces of '{name}' have no volumes: create one with zoneraid volume create \
+         {}/NAMESPACE/NAME",
+        quoted(name)
+    );
     Ok(devices)
 }
 
-/// A namespace, or the volume on it.
-async fn served_device(daemon: &Daemon, status: &ArrayStatus, namespace: Namespace) -> Result<ServedDevice> {
-    let number = front_number(Some(&namespace), None);
-    let other = daemon.blocks.borrow().iter().find(|other| other.number() == number).cloned();
+/// A namespace, or the volume or those of the pool on it. `found` are the block devices of a dead daemon.
+async fn served_by(
+    daemon: &Daemon,
+    status: &ArrayStatus,
+    namespace: Namespace,
+    found: &[Orphan],
+) -> Result<Vec<ServedDevice>> {
+    let number = served_number(Some(&namespace), None);
+    let is_of = |other: &ServedNumber| *other == number || other.namespace == number.number;
+    let other = daemon.blocks.borrow().iter().find(|other| is_of(&other.number())).cloned();
     let other = other.map(|other| other.path.clone());
     assert_eq!(other, None, "the block device that serves namespace '{}' already", namespace.name());
     let device: Rc<dyn ZonedDevice> = Rc::new(namespace.clone());
-    let called = format!("{}/{}", status.name, namespace.name());
-    let volume = match open::volume_on(daemon, device.clone(), &called).await? {
-        Some(Opened::Pool(_)) => {
-            bail!("'{called}' carries a pool of volumes, which is supported on arrays only")
-        }
-        Some(Opened::Volume(volume)) => Some(volume),
-        None => None,
+    let of = |volume, log| ServedDevice {
+        device: device.clone(),
+        namespace: Some(namespace.clone()),
+        volume,
+        log,
     };
-    Ok(ServedDevice { device, namespace: Some(namespace), volume })
+    let called = format!("{}/{}", status.name, namespace.name());
+    Ok(match open::volume_on(daemon, device.clone(), &called).await? {
+        Some(Opened::Pool(pool)) => {
+            let waits = found.iter().any(|orphan| is_of(&orphan.number));
+            let log = open::create_namespace_ack_log(daemon, &namespace, waits).await?;
+            open::note_pool(daemon, status, &namespace, &pool, &log.0);
+            let volumes = pool.volumes().into_iter();
+            volumes.map(|volume| of(Some(volume), Some(log.clone()))).collect()
+        }
+        Some(Opened::Volume(volume)) => vec![of(Some(volume), None)],
+        None => vec![of(None, None)],
+    })
 }
 
 /// Serves a block device until it is to be taken down, or is removed by another process.
@@ -335,7 +394,7 @@ fn announce(device: &Path) {
 async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     for (block, device) in served {
         if found.iter().all(|orphan| orphan.id != device.id()) {
-            if device.stop().await.is_ok() && (block.number() == 0 || block.has_own_log()) {
+            if device.stop().await.is_ok() && (block.number() == ServedNumber::ARRAY || block.has_own_log()) {
                 block.ack_log.remove();
             }
             block.unlink();
@@ -343,19 +402,21 @@ async fn take_back(served: Vec<(Rc<Block>, BlockDevice)>, found: &[Orphan]) {
     }
 }
 
-/// A device that is served to the kernel: the array, a namespace, or a volume on either.
+/// A device that is to be served to the kernel: the array, a namespace, or a volume on either.
 struct ServedDevice {
     device: Rc<dyn ZonedDevice>,
     /// The namespace; `None` for the array.
     namespace: Option<Namespace>,
     /// The volume on it, which is served instead.
     volume: Option<Volume>,
+    /// The acknowledgement log, with the one of a dead process; `None` if a namespace is to get its own.
+    log: Option<(Rc<AckLog>, Option<AckLogContents>)>,
 }
 
 impl ServedDevice {
-    /// Its number among the devices of the array: 0 for the array itself.
-    fn number(&self) -> u16 {
-        front_number(self.namespace.as_ref(), self.volume.as_ref())
+    /// Its number among the devices of the array.
+    fn number(&self) -> ServedNumber {
+        served_number(self.namespace.as_ref(), self.volume.as_ref())
     }
 
     fn backing(&self) -> Backing {
@@ -373,7 +434,8 @@ fn options(status: &ArrayStatus) -> Options {
     assert!(parities < members, "an array of {members} members has {parities} parities");
     let stripe_bytes = chunk_bytes * (members - parities) as u64;
     Options {
-        tag: ublk::tag(&status.uuid, 0),
+        array: status.uuid,
+        number: ServedNumber::ARRAY,
         chunk_bytes: chunk_bytes as u32,
         stripe_bytes: stripe_bytes as u32,
         read_only: status.read_only,

@@ -6,7 +6,7 @@ use crate::{
     process::output::in_one_line,
     reactor::{Reactor, workers::WorkerThreads},
     report::{Space, VolumeLosses},
-    serve::{ack_log::AckLog, nbd},
+    serve::{ack_log::AckLog, nbd, ublk::ServedNumber},
 };
 use anyhow::{Result, bail};
 use engine::{
@@ -79,6 +79,15 @@ pub(super) enum Phase {
     Ended,
 }
 
+/// A pool of volumes on a namespace.
+#[derive(Clone)]
+pub(super) struct NamespacePool {
+    pub namespace: Namespace,
+    pub pool: Pool,
+    /// The acknowledgement log of the block devices of its volumes.
+    pub ack_log: Rc<AckLog>,
+}
+
 /// A running array.
 pub struct Daemon {
     pub(super) reactor: Reactor,
@@ -94,6 +103,8 @@ pub struct Daemon {
     pub(super) volume: RefCell<Option<Volume>>,
     /// The pool of volumes on the array, if there is one.
     pub(super) pool: RefCell<Option<Pool>>,
+    /// The pools of volumes on namespaces, by the numbers of these.
+    pub(super) pools: RefCell<BTreeMap<u32, NamespacePool>>,
     /// Options of volumes, and messages about data that they have given up.
     pub(super) behaviour: VolumeOptions,
     pub(super) losses: RefCell<Vec<String>>,
@@ -123,19 +134,21 @@ pub struct Daemon {
     pub(super) phase_changed: Gate,
 }
 
+/// The number of the namespace that carries a volume, and that of the volume in its pool, if there are these.
+pub type VolumeNumber = (Option<u32>, Option<u32>);
+
 /// Losses of the volumes of an array.
 #[derive(Default)]
 pub struct KnownLosses {
     /// The losses of the array that they are part of.
     pub lost: Vec<LostBlocks>,
-    /// Losses of each volume, by the number of its namespace, or its number in the pool; `None` for a volume on the whole
-    /// array.
-    pub of_volumes: BTreeMap<Option<u32>, VolumeLosses>,
+    /// Losses of each volume.
+    pub of_volumes: BTreeMap<VolumeNumber, VolumeLosses>,
 }
 
 impl KnownLosses {
     /// Losses of a volume, if the array has lost `lost`; `None` if they are not known.
-    pub fn of(&self, lost: &[LostBlocks], number: Option<u32>) -> Option<VolumeLosses> {
+    pub fn of(&self, lost: &[LostBlocks], number: VolumeNumber) -> Option<VolumeLosses> {
         match lost.is_empty() {
             true => Some(VolumeLosses::default()),
             false => self.of_volumes.get(&number).filter(|_| self.lost == lost).cloned(),
@@ -169,25 +182,42 @@ pub fn lost_in(namespace: &Namespace, lost: &[LostBlocks]) -> Vec<LostBlocks> {
 }
 
 impl Daemon {
-    /// The volumes that are served: that of the array, or those on block devices of namespaces, with these.
+    /// The volumes that have all of a device: that of the array or all blocks of its pool, and the same of each namespace,
+    /// with these.
     pub(super) fn volumes(&self) -> Vec<(Option<Namespace>, Volume)> {
         let own = self.volume.borrow().as_ref().map(|volume| (None, volume.clone()));
-        let blocks = self.blocks.borrow();
+        let (blocks, pools) = (self.blocks.borrow(), self.pools.borrow());
         let on_namespaces =
             blocks.iter().filter_map(|block| Some((Some(block.namespace.clone()?), block.volume.clone()?)));
-        own.into_iter().chain(on_namespaces).collect()
+        let on_namespaces = on_namespaces.filter(|(_, volume)| volume.slot().is_none());
+        let of_pools = pools.values().map(|on| (Some(on.namespace.clone()), on.pool.space().clone()));
+        own.into_iter().chain(on_namespaces).chain(of_pools).collect()
     }
 
-    /// The volumes of which losses are told, with their numbers in [`KnownLosses`], and their namespaces: those that are
-    /// served, and all of the pool.
-    pub(super) fn losing_volumes(&self) -> Vec<(Option<u32>, Option<Namespace>, Volume)> {
-        if let Some(pool) = &*self.pool.borrow() {
-            let volumes = pool.volumes().into_iter();
-            return volumes.map(|volume| (volume.slot(), None, volume)).collect();
-        }
-        let served = self.volumes().into_iter();
+    /// The volumes of which losses are told, with their numbers and their namespaces: those that are served, and all of the
+    /// pools.
+    pub(super) fn losing_volumes(&self) -> Vec<(VolumeNumber, Option<Namespace>, Volume)> {
+        let (own, on_namespaces) = (self.pool.borrow(), self.pools.borrow());
+        let own = own.iter().map(|pool| (None, pool.clone()));
+        let on_namespaces = on_namespaces.values().map(|on| (Some(on.namespace.clone()), on.pool.clone()));
+        let pools: Vec<(Option<Namespace>, Pool)> = own.chain(on_namespaces).collect();
         let number = |namespace: &Option<Namespace>| namespace.as_ref().map(Namespace::number);
-        served.map(|(namespace, volume)| (number(&namespace), namespace, volume)).collect()
+        let of_pools = pools.iter().flat_map(|(namespace, pool)| {
+            let volumes = pool.volumes().into_iter();
+            volumes.map(move |volume| ((number(namespace), volume.slot()), namespace.clone(), volume))
+        });
+        let without_pool =
+            |namespace: &Option<Namespace>| pools.iter().all(|(of, _)| number(of) != number(namespace));
+        let others = self.volumes().into_iter().filter(|(namespace, _)| without_pool(namespace));
+        let others = others.map(|(namespace, volume)| ((number(&namespace), None), namespace, volume));
+        of_pools.chain(others).collect()
+    }
+
+    /// The pool on the array, or on a namespace.
+    pub(super) fn pool_on(&self, namespace: Option<&str>) -> Option<Pool> {
+        let Some(name) = namespace else { return self.pool.borrow().clone() };
+        let pools = self.pools.borrow();
+        pools.values().find(|on| on.namespace.name() == name).map(|on| on.pool.clone())
     }
 
     /// Runs the array until it is stopped, or a signal ends the daemon.
@@ -227,7 +257,7 @@ impl Daemon {
 
     /// The block device of the array itself.
     pub(super) fn own_block(&self) -> Option<Rc<Block>> {
-        self.blocks.borrow().iter().find(|block| block.number() == 0).cloned()
+        self.blocks.borrow().iter().find(|block| block.number() == ServedNumber::ARRAY).cloned()
     }
 }
 

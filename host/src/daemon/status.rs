@@ -1,7 +1,7 @@
 //! Reports on a running array: its status, its namespaces, its devices and the requests to these.
 
 use super::{
-    block::{Block, front_number},
+    block::{Block, served_number},
     state::{Daemon, absolute, log, lost_in, notify},
 };
 use crate::{
@@ -25,6 +25,7 @@ use engine::{
     buf::BLOCK,
     device::ZonedDevice,
     volume::Volume,
+    vzone::Namespace,
 };
 use sd_notify::NotifyState;
 use std::rc::Rc;
@@ -52,10 +53,12 @@ pub fn status(daemon: &Daemon) -> Status {
         match daemon.pool.borrow().is_some() {
             // The blocks of a pool are more than it has room for; what is lost is told of its volumes.
             true => VolumeReport { size_bytes: report.usable_bytes + report.reserve_bytes, ..report },
-            false => VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, None), ..report },
+            false => {
+                VolumeReport { lost: daemon.volume_losses.borrow().of(&array.lost, (None, None)), ..report }
+            }
         }
     });
-    status.volumes = pool_volumes(daemon, &array.lost);
+    status.volumes = pool_volumes(daemon, None, &array.lost);
     status.namespaces = division(daemon, &array.lost);
     match (&status.volume, &status.namespaces) {
         (Some(_), _) => status.respect(ZoneContents::Volume),
@@ -82,17 +85,21 @@ pub fn status(daemon: &Daemon) -> Status {
     status.identify(&daemon.drives.borrow())
 }
 
-/// Reports on the volumes of the pool of an array that has lost `lost`; `None` if there is no pool.
-pub(super) fn pool_volumes(daemon: &Daemon, lost: &[LostBlocks]) -> Option<Vec<PoolVolumeReport>> {
-    let pool = daemon.pool.borrow().clone()?;
+/// Reports on the volumes of the pool of an array that has lost `lost`, or of that on a namespace; `None` if there is no pool.
+pub(super) fn pool_volumes(
+    daemon: &Daemon,
+    namespace: Option<&Namespace>,
+    lost: &[LostBlocks],
+) -> Option<Vec<PoolVolumeReport>> {
+    let pool = daemon.pool_on(namespace.map(Namespace::name))?;
     let (blocks, losses) = (daemon.blocks.borrow(), daemon.volume_losses.borrow());
     let report = |volume: &Volume| {
-        let number = front_number(None, Some(volume));
+        let number = served_number(namespace, Some(volume));
         let block = blocks.iter().find(|block| block.number() == number);
         PoolVolumeReport {
             block_device: block.map(|block| block.path.display().to_string()),
             link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
-            lost: losses.of(lost, volume.slot()),
+            lost: losses.of(lost, (namespace.map(Namespace::number), volume.slot())),
             ..pool::report(&pool, volume)
         }
     };
@@ -109,15 +116,25 @@ pub(super) fn division(daemon: &Daemon, lost: &[LostBlocks]) -> Option<Division>
         let is_of = |block: &&Rc<Block>| {
             block.namespace.as_ref().is_some_and(|shown| shown.number() == namespace.number())
         };
-        let block = blocks.iter().find(is_of);
-        let volume = block.and_then(|block| block.volume.as_ref());
+        let volumes = pool_volumes(daemon, Some(&namespace), lost);
+        // Its volumes have block devices.
+        let block = blocks.iter().find(is_of).filter(|_| volumes.is_none());
+        let pool = daemon.pool_on(Some(namespace.name())).map(|pool| pool.space().clone());
+        let volume = pool.or_else(|| block.and_then(|block| block.volume.clone())).map(|volume| {
+            let report = VolumeReport::of(&volume.status(), 0, 0);
+            match volumes.is_some() {
+                true => VolumeReport { size_bytes: report.usable_bytes + report.reserve_bytes, ..report },
+                false => {
+                    let number = (Some(namespace.number()), None);
+                    VolumeReport { lost: daemon.volume_losses.borrow().of(lost, number), ..report }
+                }
+            }
+        });
         NamespaceReport {
             block_device: block.map(|block| block.path.display().to_string()),
             link: block.and_then(|block| Some(block.link.as_ref()?.display().to_string())),
-            volume: volume.map(|volume| VolumeReport {
-                lost: daemon.volume_losses.borrow().of(lost, Some(namespace.number())),
-                ..VolumeReport::of(&volume.status(), 0, 0)
-            }),
+            volume,
+            volumes,
             lost: lost_in(&namespace, lost).iter().map(LostRange::of).collect(),
             ..NamespaceReport::of(&namespace.status(), capacity)
         }
@@ -150,12 +167,11 @@ fn namespace_devices(daemon: &Daemon) -> Vec<NamespaceDevice> {
     let blocks = daemon.blocks.borrow();
     let array = daemon.array.status().uuid;
     let shown = |block: &Rc<Block>| {
-        let (name, uuid) = match (&block.namespace, &block.volume) {
-            (Some(namespace), _) => {
-                (namespace.name().into(), uuid(&tenants::uuid_of(array, namespace.name())))
-            }
-            (None, volume) => (volume.as_ref()?.name()?, uuid(&volume.as_ref()?.uuid())),
+        let uuid = match (&block.namespace, &block.volume) {
+            (_, Some(volume)) if volume.slot().is_some() => uuid(&volume.uuid()),
+            (namespace, _) => uuid(&tenants::uuid_of(array, namespace.as_ref()?.name())),
         };
+        let name = block.name()?;
         Some(NamespaceDevice { name, uuid, block_device: block.path.clone(), link: block.link.clone() })
     };
     blocks.iter().filter_map(shown).collect()
@@ -165,10 +181,7 @@ fn namespace_devices(daemon: &Daemon) -> Vec<NamespaceDevice> {
 pub(super) fn traffic_report(daemon: &Daemon) -> TrafficReport {
     let (blocks, drives, status) = (daemon.blocks.borrow(), daemon.drives.borrow(), daemon.array.status());
     let devices = blocks.iter().map(|block| TrafficDevice {
-        namespace: match &block.namespace {
-            Some(namespace) => Some(namespace.name().into()),
-            None => block.volume.as_ref().and_then(Volume::name),
-        },
+        namespace: block.name(),
         client: None,
         counted: block.traffic.counted(),
     });

@@ -1,7 +1,7 @@
 //! Changes of the volumes of a pool on a running array.
 
 use super::{
-    block::front_number,
+    block::served_number,
     end, serve,
     state::{Daemon, Phase, both},
     status,
@@ -19,33 +19,39 @@ use engine::volume::Volume;
 use std::rc::Rc;
 
 /// Adds a volume, and serves it as the others are served. It is removed if its block device fails.
-pub(super) async fn create_volume(daemon: &Rc<Daemon>, wanted: &WantedVolume) -> Result<PoolVolumeReport> {
+pub(super) async fn create_volume(
+    daemon: &Rc<Daemon>,
+    on: Option<&str>,
+    wanted: &WantedVolume,
+) -> Result<PoolVolumeReport> {
     let _turn = daemon.administration.take().await;
-    let pool = pool(daemon)?;
+    let pool = pool(daemon, on)?;
     let volume = pool.add(wanted).await?;
-    serve_new(daemon, &pool, &wanted.name, volume).await
+    serve_new(daemon, on, &pool, &wanted.name, volume).await
 }
 
 /// Adds a clone of a snapshot, as [`create_volume`] adds a volume.
 pub(super) async fn clone_snapshot(
     daemon: &Rc<Daemon>,
+    on: Option<&str>,
     snapshot: &SnapshotName,
     name: &str,
 ) -> Result<PoolVolumeReport> {
     let _turn = daemon.administration.take().await;
-    let pool = pool(daemon)?;
+    let pool = pool(daemon, on)?;
     let volume = pool.add_clone(snapshot, name).await?;
-    serve_new(daemon, &pool, name, volume).await
+    serve_new(daemon, on, &pool, name, volume).await
 }
 
 /// Serves a new volume as the others are served, and removes it if its block device fails.
 async fn serve_new(
     daemon: &Rc<Daemon>,
+    on: Option<&str>,
     pool: &ArrayPool,
     name: &str,
     volume: Volume,
 ) -> Result<PoolVolumeReport> {
-    if let Err(error) = serve(daemon, name, volume).await {
+    if let Err(error) = serve(daemon, on, name, volume).await {
         let what = match pool.remove(name).await {
             Ok(()) => "is not created, since its block device failed".into(),
             Err(why) => format!(
@@ -54,22 +60,26 @@ async fn serve_new(
         };
         return Err(error.context(format!("'{}/{name}' {what}", pool.array)));
     }
-    report(daemon, name)
+    report(daemon, on, name)
 }
 
 /// Serves a volume as the others are served: to NBD clients, or by a block device.
-async fn serve(daemon: &Rc<Daemon>, name: &str, volume: Volume) -> Result<()> {
+async fn serve(daemon: &Rc<Daemon>, on: Option<&str>, name: &str, volume: Volume) -> Result<()> {
     if let Some(server) = &*daemon.nbd.borrow() {
         server.add(name.into(), volume);
         return Ok(());
     }
-    serve::serve_volume(daemon, volume).await
+    serve::serve_volume(daemon, on, volume).await
 }
 
 /// Makes snapshots of volumes. NBD clients can read them at once; they get no block devices.
-pub(super) async fn snapshot_volumes(daemon: &Daemon, names: &[SnapshotName]) -> Result<Vec<SnapshotReport>> {
+pub(super) async fn snapshot_volumes(
+    daemon: &Daemon,
+    on: Option<&str>,
+    names: &[SnapshotName],
+) -> Result<Vec<SnapshotReport>> {
     let _turn = daemon.administration.take().await;
-    let snapshots = pool(daemon)?.snapshot(names).await?;
+    let snapshots = pool(daemon, on)?.snapshot(names).await?;
     if let Some(server) = &*daemon.nbd.borrow() {
         for (name, snapshot) in names.iter().zip(&snapshots) {
             server.add(name.to_string(), snapshot.clone());
@@ -81,28 +91,41 @@ pub(super) async fn snapshot_volumes(daemon: &Daemon, names: &[SnapshotName]) ->
 /// The ranges that may differ between a snapshot and a later one, or its volume.
 pub(super) async fn compare_snapshot(
     daemon: &Daemon,
+    on: Option<&str>,
     snapshot: &SnapshotName,
     to: Option<&str>,
 ) -> Result<Vec<ChangedRange>> {
-    pool_to_read(daemon)?.changed(snapshot, to).await
+    pool_to_read(daemon, on)?.changed(snapshot, to).await
 }
 
 /// Removes a volume, other than the last one with a block device, after its block device; or a snapshot.
-pub(super) async fn remove_volume(daemon: &Rc<Daemon>, name: &str, yes: bool) -> Result<()> {
+pub(super) async fn remove_volume(
+    daemon: &Rc<Daemon>,
+    on: Option<&str>,
+    name: &str,
+    yes: bool,
+) -> Result<()> {
     let _turn = daemon.administration.take().await;
-    let pool = pool(daemon)?;
+    let pool = pool(daemon, on)?;
     let volume = pool.doomed(name, yes)?;
     let (array, is_snapshot) = (&pool.array, volume.is_snapshot());
+    let namespace = daemon
+        .pools
+        .borrow()
+        .values()
+        .map(|pool| pool.namespace.clone())
+        .find(|namespace| Some(namespace.name()) == on);
+    let number = served_number(namespace.as_ref(), Some(&volume));
     if let Some(server) = &*daemon.nbd.borrow() {
         ensure!(server.remove(name), "'{array}/{name}' has NBD clients: disconnect them first");
     } else if !is_snapshot {
         ensure!(
-            daemon.blocks.borrow().iter().any(|block| block.number() != front_number(None, Some(&volume))),
+            daemon.blocks.borrow().iter().any(|block| block.number() != number),
             "'{name}' is the last volume of '{array}', which cannot run without one: stop the array first with \
              zoneraid stop {}",
-            quoted(array)
+            quoted(&daemon.array.status().name)
         );
-        end::take_down_volume(daemon, &volume).await?;
+        end::take_down_volume(daemon, number).await?;
     }
     let Err(error) = pool.remove(name).await else { return Ok(()) };
     if pool.find(name).is_err() {
@@ -111,36 +134,46 @@ pub(super) async fn remove_volume(daemon: &Rc<Daemon>, name: &str, yes: bool) ->
     }
     let served = match daemon.nbd.borrow().is_none() && is_snapshot {
         true => Ok(()),
-        false => serve(daemon, name, volume).await,
+        false => serve(daemon, on, name, volume).await,
     };
     let served = served.context("it is not served until the next start");
     both(Err(error), served).with_context(|| format!("'{array}/{name}' is not removed"))
 }
 
-/// The pool, for a change.
-pub(super) fn pool(daemon: &Daemon) -> Result<ArrayPool> {
+/// The pool of the array or of a namespace, for a change.
+pub(super) fn pool(daemon: &Daemon, on: Option<&str>) -> Result<ArrayPool> {
     let array = daemon.array.status();
     ensure!(!array.read_only, "'{}' is read-only: stop it and start it without --read-only", array.name);
-    pool_to_read(daemon)
+    pool_to_read(daemon, on)
 }
 
-/// The pool.
-fn pool_to_read(daemon: &Daemon) -> Result<ArrayPool> {
+/// The pool of the array or of a namespace.
+fn pool_to_read(daemon: &Daemon, on: Option<&str>) -> Result<ArrayPool> {
     let array = daemon.array.status();
     ensure!(daemon.phase.get() == Phase::Running, "'{}' is being stopped", array.name);
-    let pool = daemon.pool.borrow().clone();
+    let called = on.map_or_else(|| array.name.clone(), |on| format!("{}/{on}", array.name));
     let without = || {
         format!(
-            "'{0}' does not carry a pool of volumes, which can be created only while it does not run: zoneraid stop {1}",
+            "'{called}' does not carry a pool of volumes, which can be created only while '{}' does not run: zoneraid \
+             stop {}",
             array.name,
             quoted(&array.name)
         )
     };
-    Ok(ArrayPool { pool: pool.with_context(without)?, array: array.name.clone() })
+    Ok(ArrayPool { pool: daemon.pool_on(on).with_context(without)?, array: called.clone() })
 }
 
-fn report(daemon: &Daemon, name: &str) -> Result<PoolVolumeReport> {
-    let found = status::pool_volumes(daemon, &daemon.array.status().lost).into_iter().flatten();
+fn report(daemon: &Daemon, on: Option<&str>, name: &str) -> Result<PoolVolumeReport> {
+    let lost = daemon.array.status().lost;
+    let of_pool = match on {
+        None => status::pool_volumes(daemon, None, &lost),
+        Some(on) => {
+            let pools = daemon.pools.borrow().clone();
+            let found = pools.into_values().find(|pool| pool.namespace.name() == on);
+            found.and_then(|found| status::pool_volumes(daemon, Some(&found.namespace), &lost))
+        }
+    };
+    let found = of_pool.into_iter().flatten();
     let mut found = found.filter(|volume| volume.name == name);
     found.next().with_context(|| format!("there is no volume '{name}' any more"))
 }

@@ -117,7 +117,7 @@ async fn losses_of(volume: &Volume, lost: &[LostBlocks]) -> VolumeLosses {
     VolumeLosses::of(&stored)
 }
 
-/// Logs when space in a volume, of the array or on a namespace, becomes scarcer; never returns.
+/// Logs when space in a volume or pool, of the array or on a namespace, becomes scarcer; never returns.
 pub(super) async fn watch_space(daemon: Rc<Daemon>) {
     while let Ok(ring) = daemon.reactor.ring().cloned() {
         ring.sleep(Duration::from_secs(1)).await;

@@ -1,6 +1,10 @@
 //! Reports on namespaces.
 
-use super::{LostRange, rates::RatesReport, volume::VolumeReport};
+use super::{
+    LostRange,
+    rates::RatesReport,
+    volume::{PoolVolumeReport, VolumeReport},
+};
 use crate::process::size::bytes;
 use engine::{buf::BLOCK, vzone::NamespaceStatus};
 use serde::{Deserialize, Serialize};
@@ -64,8 +68,10 @@ pub struct NamespaceReport {
     /// Ranges of its zones that the array has lost.
     #[serde(default)]
     pub lost: Vec<LostRange>,
-    /// The volume that it carries; its write amplification does not include parity and metadata of the array.
+    /// The volume that it carries, or its pool; its write amplification does not include parity and metadata of the array.
     pub volume: Option<VolumeReport>,
+    /// The volumes of the pool that it carries; `None` without a pool.
+    pub volumes: Option<Vec<PoolVolumeReport>>,
 }
 
 /// The latency of a class in words.
@@ -104,6 +110,7 @@ impl NamespaceReport {
             latency_out_of_reach: namespace.out_of_reach[1],
             lost: Vec::new(),
             volume: None,
+            volumes: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Structures of the kernel's ublk driver as bytes: `linux/ublk_cmd.h` and the zone descriptor of `linux/blkzoned.h`,
 //! as of Linux 6.6; the change of a size as of 6.16. All in the byte order of the machine.
 
+use super::number::ServedNumber;
 use engine::{
     buf::BLOCK,
     device::{DeviceError, Geometry, Status},
@@ -149,8 +150,10 @@ pub(super) const PARAMS_BYTES: usize = 108;
 /// Properties of a block device.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Identifies the device for a later process, see [`find`](super::find).
-    pub tag: u64,
+    /// UUID of its array, and its number there: they identify the device for a later process, see
+    /// [`find`](super::find).
+    pub array: [u8; 16],
+    pub number: ServedNumber,
     /// Minimum I/O size in bytes: a chunk, which is a power of two.
     pub chunk_bytes: u32,
     /// Optimal I/O size in bytes: a stripe. Ignored if it is no power of two.
@@ -341,7 +344,7 @@ mod tests {
     use engine::zone::ZoneIndex;
 
     fn options(chunk_bytes: u32, stripe_bytes: u32) -> Options {
-        Options { tag: 0, chunk_bytes, stripe_bytes, read_only: false }
+        Options { array: [0; 16], number: ServedNumber::ARRAY, chunk_bytes, stripe_bytes, read_only: false }
     }
 
     fn geometry() -> Geometry {

@@ -1,10 +1,7 @@
 //! Control commands, which create and remove block devices.
 #![allow(unsafe_code)]
 
-use super::{
-    NUMBER_BITS,
-    abi::{self, Info, UblkCommand},
-};
+use super::abi::{self, Info, UblkCommand};
 use crate::reactor::{Reactor, ring::Ring};
 use anyhow::{Context, Result, bail, ensure};
 use io_uring::{opcode, types::Fd};
@@ -220,11 +217,11 @@ fn device_ids(class: &Path) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Block devices of the array with this tag, and of its namespaces, whether a process serves them or not.
+/// Block devices with these tags, whether a process serves them or not.
 ///
 /// # Errors
 /// It is not known of each device whether it is one of these.
-pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
+pub(super) async fn find(reactor: &Reactor, is_wanted: impl Fn(u64) -> bool) -> Result<Vec<Info>> {
     let ids = device_ids(Path::new(CLASS)).with_context(|| format!("{CLASS} cannot be read"))?;
     if ids.is_empty() {
         return Ok(Vec::new());
@@ -233,10 +230,7 @@ pub(super) async fn find(reactor: &Reactor, tag: u64) -> Result<Vec<Info>> {
     let mut found = Vec::new();
     for id in ids {
         match controls.info(id).await {
-            Ok(info)
-                if info.tag >> NUMBER_BITS == tag >> NUMBER_BITS
-                    && info.flags & abi::FEATURES == abi::FEATURES =>
-            {
+            Ok(info) if is_wanted(info.tag) && info.flags & abi::FEATURES == abi::FEATURES => {
                 found.push(info)
             }
             // A device of another program or array.

@@ -11,6 +11,7 @@
 
 mod abi;
 mod control;
+mod number;
 mod plain;
 mod queue;
 mod replay;
@@ -31,6 +32,8 @@ use engine::{
     volume::Volume,
     vzone::Namespace,
 };
+pub use number::ServedNumber;
+use number::{number_of, tag};
 use queue::{Queues, UblkBackend};
 use replay::Replay;
 use std::{fs::File, rc::Rc, thread::available_parallelism};
@@ -46,30 +49,21 @@ const DEPTH: u16 = 128;
 // The other half of the slots is for inherited appends.
 const _: () = assert!(2 * MAX_QUEUES as usize * DEPTH as usize <= ack_log::SLOTS);
 
-/// Low bits of a tag that number the block devices of an array; the others identify the array.
-const NUMBER_BITS: u32 = 16;
-
-/// The tag of block device number `number` of an array.
-pub fn tag(uuid: &[u8; 16], number: u16) -> u64 {
-    let value = u128::from_ne_bytes(*uuid);
-    let array = value as u64 ^ (value >> 64) as u64;
-    array >> NUMBER_BITS << NUMBER_BITS | number as u64
-}
-
 /// A block device that has lost its server process, or is about to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orphan {
     /// N of `/dev/ublkbN`.
     pub id: u32,
     /// Number of the block device within its array.
-    pub number: u16,
+    pub number: ServedNumber,
 }
 
 /// Block devices of an array that have lost their server process, or are about to.
 pub async fn find(reactor: &Reactor, uuid: &[u8; 16]) -> Result<Vec<Orphan>> {
-    let found = control::find(reactor, tag(uuid, 0)).await?;
+    let found = control::find(reactor, |tag| number_of(uuid, tag).is_some()).await?;
     let left = found.iter().filter(|info| info.state != abi::DEAD);
-    Ok(left.map(|info| Orphan { id: info.device, number: info.tag as u16 }).collect())
+    let orphan = |info: &Info| Some(Orphan { id: info.device, number: number_of(uuid, info.tag)? });
+    Ok(left.filter_map(orphan).collect())
 }
 
 /// The device behind a block device.
@@ -148,13 +142,16 @@ impl BlockDevice {
         let (features, params) = (backing.features(), backing.params(options));
         let controls = Controls::open(reactor, features).await?;
         // Remains of a process that died while it started or stopped a device.
-        for dead in control::find(reactor, options.tag).await? {
+        let is_of_array = |tag| number_of(&options.array, tag).is_some();
+        for dead in control::find(reactor, is_of_array).await? {
             if dead.state == abi::DEAD {
                 controls.delete(dead.device).await?;
             }
         }
         let processors = available_parallelism().map_or(1, usize::from);
-        let info = controls.add(MAX_QUEUES.min(processors as u16), DEPTH, options.tag, features).await?;
+        let info = controls
+            .add(MAX_QUEUES.min(processors as u16), DEPTH, tag(&options.array, options.number), features)
+            .await?;
         let started = async {
             controls.set_params(info.device, &params).await?;
             serve(reactor, &info, backing.into_backend(reactor, ack_log, Replay::default())?)
