@@ -68,8 +68,8 @@ pub struct Run {
     /// Play namespaces instead, on single drives and on arrays; with --policy, only on arrays of that policy
     #[arg(long, group = "layer", conflicts_with_all = ["learn", "until_failure", "level"])]
     namespaces: bool,
-    /// Play a layer on arrays instead, with all ends and faults of arrays: namespaces, volume, volume-on-namespace, or
-    /// volume-on-namespace-on-drive, which has no array; without a name, all of them
+    /// Play a layer on arrays instead, with all ends and faults of arrays: namespaces, volume, volume-on-namespace,
+    /// pool-on-namespace, or volume-on-namespace-on-drive, which has no array; without a name, all of them
     #[arg(
         long,
         value_name = "LAYER",

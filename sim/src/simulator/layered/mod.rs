@@ -23,9 +23,10 @@ use emu::rng::Rng;
 use engine::{
     array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails, ZoneScrub},
     device::{Command, Completion, Geometry, ZonedDevice},
+    limit::Rates,
     raid::{events, policy::Policy},
     runtime::Runtime,
-    volume::{self, Choice, Codec, Level, Unit, Volume, VolumePlan},
+    volume::{self, Choice, Codec, Level, NewVolume, Opened, Pool, SectorSize, Unit, Volume, VolumePlan},
     vzone::{self, Namespaces, PATIENCE_US},
 };
 use std::{
@@ -43,11 +44,18 @@ pub enum Layer {
     VolumeOnNamespace,
     /// A volume on one of two namespaces of a single drive.
     VolumeOnNamespaceOnDrive,
+    /// A pool of two volumes, one of which is presented, on one of two namespaces.
+    PoolOnNamespace,
 }
 
 impl Layer {
-    pub const ALL: [Layer; 4] =
-        [Layer::Namespaces, Layer::Volume, Layer::VolumeOnNamespace, Layer::VolumeOnNamespaceOnDrive];
+    pub const ALL: [Layer; 5] = [
+        Layer::Namespaces,
+        Layer::Volume,
+        Layer::VolumeOnNamespace,
+        Layer::VolumeOnNamespaceOnDrive,
+        Layer::PoolOnNamespace,
+    ];
 
     /// Whether the layer lies on a single drive.
     pub fn is_on_drive(self) -> bool {
@@ -55,7 +63,7 @@ impl Layer {
     }
 
     fn is_volume_on_namespace(self) -> bool {
-        matches!(self, Layer::VolumeOnNamespace | Layer::VolumeOnNamespaceOnDrive)
+        matches!(self, Layer::VolumeOnNamespace | Layer::VolumeOnNamespaceOnDrive | Layer::PoolOnNamespace)
     }
 
     /// Numbers of additional zones and of additional active zones that a member needs for the layer.
@@ -70,6 +78,7 @@ impl Layer {
             Layer::Volume => "volume",
             Layer::VolumeOnNamespace => "volume-on-namespace",
             Layer::VolumeOnNamespaceOnDrive => "volume-on-namespace-on-drive",
+            Layer::PoolOnNamespace => "pool-on-namespace",
         }
     }
 }
@@ -128,6 +137,45 @@ struct LayeredSubject {
     deferred: bool,
 }
 
+/// Name of the presented volume of a pool.
+const PRESENTED: &str = "presented";
+
+/// Most blocks of the presented volume of a pool, in percent of the usable ones: the pool also has a table.
+const MOST_PERCENT: u64 = 60;
+
+/// Creates a pool with two volumes, or without a pool one volume if the device is too small for it. `options` are those of
+/// a volume without a pool.
+async fn create_pool(
+    runtime: &Runtime,
+    device: Rc<dyn ZonedDevice>,
+    usable: u64,
+    options: volume::VolumeCreateOptions,
+) -> Result<(), SubjectError> {
+    let of_pool = volume::VolumeCreateOptions { blocks: None, ..options };
+    if Pool::options(&*device, of_pool).is_err() {
+        return Volume::create(runtime, device, options).await.map_err(SubjectError::other);
+    }
+    Pool::create(runtime, device.clone(), of_pool).await.map_err(SubjectError::other)?;
+    let opened = volume::open(runtime, device, volume::VolumeOptions::default()).await;
+    let Opened::Pool(pool) = opened.map_err(SubjectError::other)? else {
+        return Err(SubjectError::other("a pool is taken for a volume"));
+    };
+    let blocks = options.blocks.unwrap_or(usable).min((usable * MOST_PERCENT / 100).max(1));
+    for (number, name) in (0..).zip(["other", PRESENTED]) {
+        let new = NewVolume {
+            name: name.into(),
+            uuid: [number; 16],
+            blocks,
+            sector: SectorSize::default(),
+            codec: options.codec,
+            unit: options.unit,
+            limits: Rates::default(),
+        };
+        pool.add(new).await.map_err(SubjectError::other)?;
+    }
+    pool.space().stop().await.map_err(SubjectError::other)
+}
+
 /// Opens the namespaces on `device`.
 async fn namespaces_on(
     runtime: &Runtime,
@@ -169,7 +217,10 @@ impl LayeredMaker {
             let blocks = Some((plan.usable * shape.size_percent / 100).max(1));
             let StackParameters { codec, unit, .. } = shape;
             let options = volume::VolumeCreateOptions { uuid, blocks, codec, unit, ..Default::default() };
-            Volume::create(&runtime, below, options).await.map_err(SubjectError::other)?;
+            match self.layer {
+                Layer::PoolOnNamespace => create_pool(&runtime, below, plan.usable, options).await?,
+                _ => Volume::create(&runtime, below, options).await.map_err(SubjectError::other)?,
+            }
         }
         if let Some(namespaces) = divided {
             namespaces.close().await;
@@ -212,8 +263,11 @@ impl LayeredMaker {
                     .ok_or_else(|| SubjectError::other("all namespaces are gone"))?,
             ),
             _ => {
-                let volume =
-                    Volume::open(&runtime, device, shape.behaviour).await.map_err(SubjectError::other)?;
+                let opened = volume::open(&runtime, device, shape.behaviour).await;
+                let volume = match opened.map_err(SubjectError::other)? {
+                    Opened::Volume(volume) => volume,
+                    Opened::Pool(pool) => pool.find(PRESENTED).map_err(SubjectError::other)?,
+                };
                 Rc::new(VolumeZones::open(&runtime, volume).await?)
             }
         })
