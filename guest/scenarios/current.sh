@@ -1,7 +1,7 @@
 # On a current kernel (7 or newer): a volume whose daemon is killed and taken over, zoned XFS under SIGKILL, and fio on
 # the zones.
 # long
-# guest: --kernel 7 --drives 5:size=1G,zone=16M,capacity=12M --memory 3G --time-limit 1800
+# guest: --kernel 7 --tools xfsprogs=6.15 --drives 5:size=1G,zone=16M,capacity=12M --memory 3G --time-limit 1800
 
 uname -r
 mkdir -p /run/mnt
@@ -24,25 +24,20 @@ wait "$fio" || { cat /run/fio; fail "fio on zones"; }
 blkzone reset "$DEVICE"
 
 step "zoned XFS under SIGKILL"
-# xfsprogs supports zoned realtime devices since 6.15.
 null_blk helper 320
-if mkfs.xfs -q -f -d rtinherit=1 -r zoned=1,rtdev="$DEVICE" /dev/helper >/run/mkfs 2>&1; then
-    mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt
-    fio --name=files --directory=/run/mnt --size=48M --rw=randwrite --bs=16k --fsync=64 --verify=crc32c --output=/run/fio &
-    fio=$!
-    sleep 3
-    killed
-    wait "$fio" || { cat /run/fio; fail "fio on XFS"; }
-    cp -r engine/src /run/mnt/tree
-    umount /run/mnt
-    mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt
-    diff -r engine/src /run/mnt/tree || fail "the files differ"
-    umount /run/mnt
-    blkzone reset "$DEVICE"
-else
-    cat /run/mkfs
-    step "SKIPPED: this mkfs.xfs does not support zoned file systems"
-fi
+mkfs.xfs -q -f -d rtinherit=1 -r zoned=1,rtdev="$DEVICE" /dev/helper >/run/mkfs 2>&1 || { cat /run/mkfs; fail "mkfs.xfs"; }
+mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt
+fio --name=files --directory=/run/mnt --size=48M --rw=randwrite --bs=16k --fsync=64 --verify=crc32c --output=/run/fio &
+fio=$!
+sleep 3
+killed
+wait "$fio" || { cat /run/fio; fail "fio on XFS"; }
+cp -r engine/src /run/mnt/tree
+umount /run/mnt
+mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt
+diff -r engine/src /run/mnt/tree || fail "the files differ"
+umount /run/mnt
+blkzone reset "$DEVICE"
 
 step "ext4 on a volume under SIGKILL and take-over of the daemon"
 stop_array tank

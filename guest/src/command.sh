@@ -6,7 +6,7 @@ room=/mnt/guest/.guest
 . $room/environment
 boots=0
 [ -e $room/boots ] && read -r boots <$room/boots
-export GUEST_SEED GUEST_BOOT=$((boots + 1)) PATH="$GUEST_BIN:$PATH"
+export GUEST_SEED GUEST_BOOT=$((boots + 1)) PATH="$GUEST_BIN:${GUEST_TOOLS:+$GUEST_TOOLS:}$PATH"
 echo $GUEST_BOOT >$room/boots
 cd "$GUEST_CWD" || exit
 $busybox setsid bash $room/command </dev/null >>/mnt/guest/log 2>&1

@@ -13,7 +13,7 @@ use std::{
 const OLDEST: [u32; 2] = [6, 6];
 
 /// Programs that the runner and the tests need, and their Debian packages.
-const TOOLS: [(&str, &str); 26] = [
+const TOOLS: [(&str, &str); 27] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("modprobe", "kmod"),
@@ -31,6 +31,7 @@ const TOOLS: [(&str, &str); 26] = [
     ("mkfs.xfs", "xfsprogs"),
     ("sfdisk", "fdisk"),
     ("lvm", "lvm2"),
+    ("cryptsetup", "cryptsetup-bin"),
     ("sqlite3", "sqlite3"),
     ("nbd-client", "nbd-client"),
     ("nbdinfo", "libnbd-bin"),
@@ -151,7 +152,7 @@ fn need_tools() -> Result<()> {
 }
 
 /// Runs a program to its end and returns its output.
-fn output(program: &str, args: &[&OsStr], dir: &Path) -> Result<String> {
+pub fn output(program: &str, args: &[&OsStr], dir: &Path) -> Result<String> {
     let mut command = Command::new(find_tool(program).unwrap_or_else(|| program.into()));
     let output = command
         .args(args)

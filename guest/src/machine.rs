@@ -1,6 +1,6 @@
 //! Starts QEMU: drives, command line, and a test of KVM.
 
-use crate::{kernel, kernel::Kernel};
+use crate::{kernel, kernel::Kernel, tools::Package};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use std::{
@@ -28,6 +28,10 @@ pub struct Machine {
     /// that apt offers, by default
     #[arg(long, value_name = "VERSION|PATH")]
     pub kernel: Option<String>,
+    /// Package whose programs the guest uses in the place of this machine's, in the newest version that apt offers and at
+    /// least in this one, with its libraries; repeat it for more
+    #[arg(long, value_name = "PACKAGE=VERSION")]
+    pub tools: Vec<Package>,
     /// Memory of the guest, including its overlay of changed files
     #[arg(long, value_name = "SIZE", default_value = "2G")]
     pub memory: String,

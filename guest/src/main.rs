@@ -14,6 +14,7 @@ mod machine;
 mod qmp;
 mod run;
 mod scenario;
+mod tools;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -112,9 +112,12 @@ pub fn live(machine: &Machine, command: &str, seed: u64, out: &Path, sink: &mut 
     let notes = Notes::new(&out)?;
     let binary = env::current_exe()?;
     let bin = binary.parent().context("this program is in no directory")?;
+    let tools: Result<Vec<String>> =
+        machine.tools.iter().map(|package| Ok(package.programs()?.display().to_string())).collect();
     let environment = [
         ("GUEST_KERNEL", kernel.root.canonicalize()?.display().to_string()),
         ("GUEST_BIN", bin.display().to_string()),
+        ("GUEST_TOOLS", tools?.join(":")),
         ("GUEST_CWD", env::current_dir()?.display().to_string()),
         ("GUEST_SEED", seed.to_string()),
         ("GUEST_INIT", if machine.systemd { "systemd" } else { "command" }.into()),
