@@ -143,8 +143,7 @@ const PRESENTED: &str = "presented";
 /// Most blocks of the presented volume of a pool, in percent of the usable ones: the pool also has a table.
 const MOST_PERCENT: u64 = 60;
 
-/// Creates a pool with two volumes, or without a pool one volume if the device is too small for it. `options` are those of
-/// a volume without a pool.
+/// Creates a pool with two volumes. `options` are those of a volume without a pool.
 async fn create_pool(
     runtime: &Runtime,
     device: Rc<dyn ZonedDevice>,
@@ -152,9 +151,6 @@ async fn create_pool(
     options: volume::VolumeCreateOptions,
 ) -> Result<(), SubjectError> {
     let of_pool = volume::VolumeCreateOptions { blocks: None, ..options };
-    if Pool::options(&*device, of_pool).is_err() {
-        return Volume::create(runtime, device, options).await.map_err(SubjectError::other);
-    }
     Pool::create(runtime, device.clone(), of_pool).await.map_err(SubjectError::other)?;
     let opened = volume::open(runtime, device, volume::VolumeOptions::default()).await;
     let Opened::Pool(pool) = opened.map_err(SubjectError::other)? else {
