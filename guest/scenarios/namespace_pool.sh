@@ -15,7 +15,7 @@ killed() {
 fill() {
     local log=/run/${1//\//-}.fio
     fio --name=fill --filename="$(device "$1")" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k \
-        --size=32M --randseed="$2" --verify=crc32c --output="$log" "${@:3}" || { cat "$log"; fail "fio on $1"; }
+        --size=16M --randseed="$2" --verify=crc32c --output="$log" "${@:3}" || { cat "$log"; fail "fio on $1"; }
 }
 # write_zone: writes random data to a zone; same_zone: compares it
 write_zone() {
