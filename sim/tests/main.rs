@@ -21,6 +21,7 @@ mod faults;
 mod full_volume;
 mod golden;
 mod golden_layers;
+mod guarantee;
 mod join;
 mod layered;
 mod mirror;

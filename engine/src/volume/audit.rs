@@ -5,6 +5,7 @@ use crate::{
     volume::{
         address::{GRAINS, is_piece, share, unit},
         core::{Need, VolumeCore},
+        extent_room::ExtentRoom,
         format::{FANOUT, ZoneUse},
     },
 };
@@ -35,6 +36,7 @@ fn moment(core: &VolumeCore) -> (u64, u64) {
 async fn compare(core: &VolumeCore) -> Result<(), String> {
     let zones = core.identity.zones as usize;
     let (mut live, mut mapped) = (vec![0; zones], 0);
+    let mut extents = core.identity.pool.and_then(|shape| ExtentRoom::of(shape, core.blocks.get()));
     let mut block = 0;
     while block < core.blocks.get() {
         give_way().await;
@@ -42,6 +44,9 @@ async fn compare(core: &VolumeCore) -> Result<(), String> {
         let end = core.blocks.get().min((block / FANOUT + 1) * FANOUT);
         core.hold(page, Need::Pressing).await.map_err(|error| format!("page {page} of the map: {error}"))?;
         let mut state = core.state.borrow_mut();
+        if let Some(extents) = &mut extents {
+            extents.count_page(page, &state.map.copy(page).unwrap_or_default());
+        }
         for block in block..end {
             let place = state.map.get(block).unwrap_or(0);
             if is_piece(place) {
@@ -67,5 +72,8 @@ async fn compare(core: &VolumeCore) -> Result<(), String> {
     if mapped != state.space.mapped() {
         return Err(format!("{mapped} blocks are mapped, and {} count as mapped", state.space.mapped()));
     }
-    Ok(())
+    match (&state.space.extents, &extents) {
+        (Some(recorded), Some(counted)) => recorded.audit(counted),
+        _ => Ok(()),
+    }
 }

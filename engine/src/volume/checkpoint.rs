@@ -11,6 +11,7 @@ use crate::{
     volume::{
         address::{self, Address},
         core::{MOST_LOADS, Need, VolumeCore, deactivate_zone},
+        extent_room::ExtentRoom,
         format::{
             CutRecord, FANOUT, Kind, Root, Seal, VolumeIdentity, ZoneUse, payload_mut, put_addresses, seal,
         },
@@ -196,11 +197,17 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
         queue_seconds: state.queue_seconds,
         has_snapshots: state.has_snapshots,
         shares_headers: true,
+        extents: state.space.extents.as_ref().filter(|_| state.has_guarantees).and_then(ExtentRoom::counts),
         other_features: 0,
         cuts,
         directory: state.directory.clone(),
         zones,
     };
+    assert_eq!(
+        root.extents.is_some(),
+        state.has_guarantees,
+        "the room of extents in the root, and guarantees"
+    );
     assert!(are_sane(&root), "a start would refuse the root with the ends {:?}", root.cuts);
     Ok(Cut { root, laid, tickets, dead })
 }

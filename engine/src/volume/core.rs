@@ -11,6 +11,7 @@ use crate::{
     volume::{
         address::{Address, GRAIN},
         error::VolumeError,
+        extent_room::ExtentRoom,
         format::{FANOUT, GroupHeader, Kind, Root, VolumeIdentity, ZoneUse, read_group},
         map::PagedMap,
         options::VolumeOptions,
@@ -179,6 +180,10 @@ impl VolumeCore {
     ) -> VolumeCore {
         let unit = root.unit.min(space.plan().unit);
         space.lend_reserve();
+        space.extents = identity.pool.and_then(|shape| ExtentRoom::of(shape, identity.blocks));
+        if let (Some(extents), Some(held)) = (&mut space.extents, &root.extents) {
+            extents.load(held);
+        }
         let state = VolumeState {
             blocks: identity.blocks,
             map,
@@ -195,6 +200,7 @@ impl VolumeCore {
             unit,
             queue_seconds: root.queue_seconds,
             has_snapshots: root.has_snapshots,
+            has_guarantees: root.extents.is_some(),
             shares_headers: root.shares_headers,
             passed_on: 0,
             patience: Patience::default(),
@@ -470,7 +476,7 @@ impl VolumeCore {
     }
 
     /// The addresses of the page of the map at `place`; `None` if `block` is not that page.
-    fn page_of(&self, page: u32, place: Address, block: &[u8]) -> Option<Vec<Address>> {
+    pub fn page_of(&self, page: u32, place: Address, block: &[u8]) -> Option<Vec<Address>> {
         self.state.borrow().space.read_map_block((Kind::Page, page, self.mark), place, block)
     }
 
@@ -591,6 +597,8 @@ impl VolumeCore {
             refused: state.refused,
             queue_seconds: state.queue_seconds,
             limits: Default::default(),
+            guaranteed: 0,
+            set_aside_bytes: state.space.set_aside(0).1 * GRAIN as u64,
             waiting: self.waiting.get(),
             mapped: state.space.mapped(),
             held_bytes: state.space.held() * GRAIN as u64,

@@ -149,6 +149,32 @@ pub enum PoolError {
          on a namespace, limit the namespace"
     )]
     NotInPool,
+    #[error(
+        "guaranteed space is for the volumes of a pool (ARRAY/NAME), and this volume is none of a pool: it shares its space \
+         with no other"
+    )]
+    NoGuarantee,
+    #[error(
+        "guaranteed space in a pool of several parts, as on devices of more than 16 TiB, is not supported yet"
+    )]
+    GuaranteeInShards,
+    #[error("guaranteed space in a pool of {extents} extents on zones as small as these is not supported")]
+    GuaranteeInSmallZones { extents: u32 },
+    /// So many blocks cannot be guaranteed.
+    #[error(
+        "{} MiB cannot be guaranteed, since the rest is written or guaranteed to other volumes, and {} MiB can: choose a \
+         smaller size, or discard data (fstrim), remove snapshots, or lower other guarantees first",
+        mib(*.blocks),
+        mib(*.most)
+    )]
+    NotGuaranteeable { blocks: u64, most: u64 },
+    /// Extents that are free, and those that volumes with guaranteed space may need.
+    #[error(
+        "the addresses of the pool do not suffice for the sizes of the volumes with guaranteed space and the latest \
+         snapshots of these ({needed} extents, and {free} are free): choose a smaller size, or remove volumes or snapshots \
+         first"
+    )]
+    FewAddresses { needed: u64, free: u64 },
     #[error("snapshots of a clone are not supported yet")]
     OfClone,
     #[error("the volume has snapshots ({names}): remove these first")]
@@ -201,6 +227,11 @@ pub enum NoVolume {
          and {least} are needed"
     )]
     DeviceTooSmall { zones: u32, capacity_blocks: u64, least: u32 },
+}
+
+/// Whole MiB of blocks of 4 KiB.
+fn mib(blocks: u64) -> u64 {
+    blocks >> 8
 }
 
 /// The first eight losses of a message, and the number of the others.

@@ -497,6 +497,9 @@ pub const SNAPSHOTS: u64 = 2;
 /// Feature of a root: groups may have pieces in the block of their header.
 pub const SHARED_HEADERS: u64 = 4;
 
+/// Feature of a root: room is guaranteed to volumes of the pool, and the root has the room of each extent.
+pub const GUARANTEES: u64 = 8;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -552,6 +555,8 @@ pub struct Root {
     pub has_snapshots: bool,
     /// [`SHARED_HEADERS`]: in every root but those of earlier programs.
     pub shares_headers: bool,
+    /// Counted grains of each extent of the pool, if room is guaranteed to some of its volumes.
+    pub extents: Option<Vec<u32>>,
     /// Features (bits) without which a program must not open the volume, except those above.
     pub other_features: u64,
     pub cuts: Vec<CutRecord>,
@@ -569,7 +574,8 @@ impl Root {
         let features = self.other_features
             | with(pool.is_some(), POOL)
             | with(self.has_snapshots, SNAPSHOTS)
-            | with(self.shares_headers, SHARED_HEADERS);
+            | with(self.shares_headers, SHARED_HEADERS)
+            | with(self.extents.is_some(), GUARANTEES);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -587,6 +593,9 @@ impl Root {
         // Behind everything else, where a program without pools does not look before it refuses the feature.
         if let Some(PoolShape { extent_blocks, slots }) = pool {
             out.u32(*extent_blocks).u32(*slots);
+        }
+        for held in self.extents.iter().flatten() {
+            out.u32(*held);
         }
         out.0
     }
@@ -629,7 +638,8 @@ impl Root {
             queue_seconds,
             has_snapshots: features & SNAPSHOTS != 0,
             shares_headers: features & SHARED_HEADERS != 0,
-            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS),
+            extents: None,
+            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -659,7 +669,24 @@ impl Root {
         if features & POOL != 0 {
             root.identity.pool = Some(PoolShape { extent_blocks: from.u32().ok()?, slots: from.u32().ok()? });
         }
+        if features & GUARANTEES != 0 {
+            root.extents = Some(root.read_extents(&mut from)?);
+        }
         (root.identity.pool.is_some() || !root.has_snapshots).then_some(root)
+    }
+
+    /// The counted grains of each extent of a pool; `None` if there is no pool, or a number cannot be.
+    fn read_extents(&self, from: &mut Decoder<'_>) -> Option<Vec<u32>> {
+        let extent_blocks = self.identity.pool?.extent_blocks;
+        let extents = self.identity.blocks.checked_div(extent_blocks.into())?;
+        (extent_blocks <= u32::MAX / GRAINS).then_some(())?;
+        let mut held = Vec::new();
+        for _ in 0..extents {
+            let grains = from.u32().ok()?;
+            (grains as u64 <= extent_blocks as u64 * GRAINS as u64).then_some(())?;
+            held.push(grains);
+        }
+        Some(held)
     }
 }
 
@@ -801,7 +828,7 @@ mod tests {
             zone_capacity_blocks: 50,
             zones: 2,
             sector: SectorSize::B512,
-            pool: Some(PoolShape { extent_blocks: 16, slots: 3 }),
+            pool: Some(PoolShape { extent_blocks: 1 << 25, slots: 3 }),
         };
         let root = Root {
             identity,
@@ -815,6 +842,7 @@ mod tests {
             queue_seconds: 60,
             has_snapshots: true,
             shares_headers: true,
+            extents: Some(vec![64; 128]),
             other_features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],

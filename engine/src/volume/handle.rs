@@ -16,7 +16,7 @@ use crate::{
         recover,
         request::WriteTerms,
         shards,
-        status::VolumeStatus,
+        status::{SpaceUse, VolumeStatus},
         stored::StoredBlocks,
         thin::ThinSpace,
     },
@@ -119,6 +119,11 @@ impl Volume {
     /// Blocks of the extents that it has in a pool.
     pub fn allocated(&self) -> Option<u64> {
         self.of_pool.as_ref().map(VolumeOfPool::allocated)
+    }
+
+    /// Its space in a pool when [`super::Pool::space_use`] was last called.
+    pub fn counted_space(&self) -> Option<SpaceUse> {
+        self.of_pool.as_ref().and_then(|volume| volume.volume.counted_space.get())
     }
 
     /// Number of logical blocks of 4 KiB.
@@ -281,6 +286,22 @@ impl Volume {
         Ok(volume.set(move |record| change(&mut record.limits)).await?)
     }
 
+    /// Guarantees `blocks` blocks of room to a volume of a pool, with its snapshots: other volumes cannot take it, so writes
+    /// are not refused for lack of room as long as the volume and its snapshots have no more blocks than that. 0 for none.
+    /// Durable at the return.
+    ///
+    /// # Errors
+    /// When it is no volume of a pool, or so much cannot be guaranteed; those of the device.
+    pub async fn guarantee(&self, blocks: u64) -> Result<(), VolumeError> {
+        let volume = self.of_pool.as_ref().ok_or(PoolError::NoGuarantee)?;
+        volume.guarantee(blocks).await
+    }
+
+    /// Blocks of room that are guaranteed to it and its snapshots.
+    pub fn guaranteed(&self) -> u64 {
+        self.of_pool.as_ref().map_or(0, |volume| volume.with_record(|record| record.guaranteed))
+    }
+
     /// Limits of reads and writes, in requests and in blocks a second; of a snapshot, those of its volume. Only volumes of
     /// a pool have any.
     pub fn limits(&self) -> Rates {
@@ -360,7 +381,7 @@ impl Volume {
             all.blocks = volume.blocks();
             volume.with_record(|record| {
                 (all.sector, all.codec, all.unit) = (record.sector, record.codec, record.unit);
-                all.queue_seconds = record.queue_seconds;
+                (all.queue_seconds, all.guaranteed) = (record.queue_seconds, record.guaranteed);
             });
             all.limits = volume.limits();
         }

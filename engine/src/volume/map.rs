@@ -256,6 +256,14 @@ impl PagedMap {
         next
     }
 
+    /// The entries of a page, if it can be looked up without reading the device. Does not count as a use of the page.
+    pub fn copy(&self, page: u32) -> Option<Vec<Address>> {
+        match self.slots_by_page[page as usize].checked_sub(1) {
+            Some(slot) => Some((0..FANOUT as usize).map(|index| self.entry(slot as usize, index)).collect()),
+            None => (self.directory[page as usize] == 0).then(|| vec![0; FANOUT as usize]),
+        }
+    }
+
     /// Number of pages in memory.
     pub fn in_memory(&self) -> usize {
         self.slots.len()

@@ -12,9 +12,11 @@ mod commit;
 mod compress;
 mod core;
 mod error;
+mod extent_room;
 mod format;
 mod gc;
 mod grow;
+mod guarantee;
 mod handle;
 mod map;
 mod options;
@@ -34,6 +36,7 @@ mod status;
 mod stored;
 mod stream;
 mod thin;
+mod usage;
 mod victim;
 mod waiting;
 
@@ -48,7 +51,7 @@ pub use self::{
     shards::VolumePlan,
     snapshot::NewSnapshot,
     space::pages_in,
-    status::{VolumeStatus, WrittenBlocks},
+    status::{SpaceUse, VolumeStatus, WrittenBlocks},
     stored::StoredBlocks,
     victim::Choice,
 };

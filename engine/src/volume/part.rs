@@ -15,9 +15,11 @@ use crate::{
     volume::{
         address::Unit,
         error::{NoVolume, PoolError, VolumeError},
+        extent_room::TABLE_FAMILY,
         piece::Codec,
         pool_table::{ExtentOwner, ExtentTable, INDEX_BITS, PoolLayout, VolumeOrigin, VolumeRecord},
         request::{MapChange, WriteTerms},
+        status::SpaceUse,
         stored::StoredBlocks,
         thin::{ThinSpace, View},
     },
@@ -68,6 +70,8 @@ pub struct PoolVolume {
     limiter: RateLimiter,
     /// Extent of the pool for each of its own, as far as they are known; 0 for none.
     extents: RefCell<Vec<u32>>,
+    /// Number of these extents.
+    extent_count: Cell<u32>,
     /// Births of these extents ([`ExtentOwner::birth`]), as far as they are not 0.
     births: RefCell<Vec<u32>>,
     /// Its snapshots, the earliest first, with those that are being removed.
@@ -75,6 +79,8 @@ pub struct PoolVolume {
     /// Nothing is read from it any more: a snapshot that is being removed, or a volume whose return to the contents of a
     /// snapshot has failed.
     pub hidden: Cell<bool>,
+    /// Its space when that was last counted.
+    pub counted_space: Cell<Option<SpaceUse>>,
     /// Requests in progress.
     requests: Cell<u64>,
     /// Opened when the last request has ended.
@@ -156,6 +162,13 @@ pub fn check_new_name(name: &str) -> Result<(), PoolError> {
     }
 }
 
+/// The family of the volume in a slot.
+fn family_of_slot(slot: u32) -> u16 {
+    let family = (slot + 1) as u16;
+    assert!(family as u32 == slot + 1 && family < TABLE_FAMILY, "slot {slot} is that of a volume");
+    family
+}
+
 impl PoolVolume {
     pub fn new(slot: u32, record: VolumeRecord) -> PoolVolume {
         PoolVolume {
@@ -166,9 +179,11 @@ impl PoolVolume {
             limiter: RateLimiter::default(),
             record: RefCell::new(record),
             extents: RefCell::default(),
+            extent_count: Cell::new(0),
             births: RefCell::default(),
             snapshots: RefCell::default(),
             hidden: Cell::new(false),
+            counted_space: Cell::default(),
             requests: Cell::new(0),
             idle: Gate::default(),
             quiet: Cell::new(0),
@@ -183,6 +198,14 @@ impl PoolVolume {
         while self.requests.get() > 0 {
             self.idle.wait().await;
         }
+    }
+
+    /// Its family ([`super::extent_room`]): that of its head, for a snapshot.
+    pub fn family(&self) -> u16 {
+        family_of_slot(match self.origin {
+            VolumeOrigin::Snapshot { slot, .. } => slot,
+            _ => self.slot,
+        })
     }
 
     /// Number of a snapshot; 0 of another volume.
@@ -212,8 +235,15 @@ impl PoolVolume {
             }
             numbers.get_mut(index as usize).into_iter().for_each(|place| *place = number);
         };
+        let had = self.extent(index.into()) != 0;
+        self.extent_count.set(self.extent_count.get() + (extent != 0) as u32 - had as u32);
         set(&mut self.extents.borrow_mut(), extent);
         set(&mut self.births.borrow_mut(), birth);
+    }
+
+    /// Number of the extents that it has.
+    pub fn extent_count(&self) -> u64 {
+        self.extent_count.get().into()
     }
 
     /// Largest birth of its extents.
@@ -255,7 +285,13 @@ impl PoolCore {
         self.check_name(&record.name)?;
         self.check_size(record.blocks)?;
         let slot = self.free_slots(1)?[0];
-        self.write_record(slot, &record).await?;
+        if record.guaranteed > 0 {
+            self.set_aside((family_of_slot(slot), None), record.blocks, record.guaranteed)?;
+        }
+        if let Err(error) = self.write_record(slot, &record).await {
+            self.space.guarantee(family_of_slot(slot), 0);
+            return Err(error.into());
+        }
         let volume = Rc::new(PoolVolume::new(slot, record));
         self.volumes.borrow_mut().insert(slot, volume.clone());
         Ok(volume)
@@ -364,6 +400,7 @@ impl PoolCore {
         }
         for (extent, index) in &discarded {
             self.table.borrow_mut().release(*extent);
+            self.space.set_family(*extent, 0);
             volume.set_extent(*index, 0, 0);
         }
         Ok(result?)
@@ -396,8 +433,9 @@ impl PoolCore {
             return Ok(there);
         }
         // A refused write takes no extent.
-        self.space.check_room()?;
-        let Some(extent) = self.table.borrow().next_free() else {
+        let family = volume.family();
+        self.space.check_room(family)?;
+        let Some(extent) = self.table.borrow().next_free().filter(|_| self.may_claim(family)) else {
             return Err(Status::CapacityExceeded.into());
         };
         self.empty(extent).await?;
@@ -405,6 +443,7 @@ impl PoolCore {
         let owner = ExtentOwner::new(volume.slot, index as u32, birth);
         self.write_owners(self.layout.owner_block(extent), |of| (of == extent).then_some(owner)).await?;
         self.table.borrow_mut().take(extent, owner);
+        self.space.set_family(extent, family);
         volume.set_extent(owner.index(), extent, birth);
         Ok(extent)
     }
@@ -466,8 +505,7 @@ impl VolumeOfPool {
 
     /// Blocks of its extents.
     pub fn allocated(&self) -> u64 {
-        let extents = self.volume.extents.borrow().iter().filter(|extent| **extent != 0).count() as u64;
-        extents * self.pool.layout.extent_blocks as u64
+        self.volume.extent_count() * self.pool.layout.extent_blocks as u64
     }
 
     /// Runs `act` with the record of the volume.
@@ -516,7 +554,16 @@ impl VolumeOfPool {
         if self.volume.number() > 0 {
             return Err(PoolError::IsSnapshot.into());
         }
-        Ok(self.set(move |record| record.blocks = record.blocks.max(blocks)).await?)
+        let of_pool = self.clone();
+        let grown = async move {
+            let VolumeOfPool { pool, volume } = of_pool;
+            let _changing = pool.changes.take().await;
+            let mut record = volume.record.borrow().clone();
+            record.blocks = record.blocks.max(blocks);
+            pool.check_addresses(&volume, record.blocks, record.guaranteed)?;
+            Ok(pool.change_record(&volume, record).await?)
+        };
+        self.pool.runtime.run_whole(grown).await
     }
 
     /// Begins a read, or a write (`writes`), that concerns one extent of the pool alone, without waiting. `None` for other

@@ -9,6 +9,7 @@ use crate::{
         address::Unit,
         error::{NoVolume, PoolError, VolumeError},
         format::{PoolShape, SectorSize},
+        guarantee::{load_guarantees, needed_by_others, permit_guarantees},
         handle::Volume,
         options::{VolumeCreateOptions, VolumeOptions},
         part::{PoolCore, PoolVolume, VolumeOfPool, check_new_name},
@@ -16,7 +17,9 @@ use crate::{
         pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeOrigin, VolumeRecord},
         shards::{VolumePlan, most_blocks},
         snapshot::{NewSnapshot, names},
+        status::SpaceUse,
         thin::ThinSpace,
+        usage,
     },
 };
 use std::{
@@ -53,6 +56,8 @@ pub struct NewVolume {
     pub unit: Unit,
     /// Limits of its reads and writes.
     pub limits: Rates,
+    /// Blocks of room that are guaranteed to it.
+    pub guaranteed: u64,
 }
 
 impl Pool {
@@ -117,6 +122,7 @@ impl Pool {
             }
         }
         core.table.borrow_mut().find_free();
+        load_guarantees(&core);
         let returning: Vec<Rc<PoolVolume>> = core.volumes.borrow().values().cloned().collect();
         for volume in returning {
             match core.finish_return(&volume).await {
@@ -242,6 +248,7 @@ impl Pool {
             }
             let origin = VolumeOrigin::Clone { slot: snapshot.slot };
             let record = snapshot.record.borrow().clone();
+            assert_eq!(record.guaranteed, 0, "room that is guaranteed to snapshot {}", snapshot.number());
             core.add(VolumeRecord { name, uuid, origin, ..record }).await
         };
         Ok(self.volume(&self.core.runtime.run_whole(added).await?))
@@ -259,7 +266,10 @@ impl Pool {
     pub async fn add(&self, new: NewVolume) -> Result<Volume, VolumeError> {
         let pool = self.core.clone();
         let added = async move {
-            let NewVolume { name, uuid, blocks, sector, codec, unit, limits } = new;
+            let NewVolume { name, uuid, blocks, sector, codec, unit, limits, guaranteed } = new;
+            if guaranteed > 0 {
+                permit_guarantees(&pool).await?;
+            }
             let _changing = pool.changes.take().await;
             let unit = unit.min(pool.space.largest_unit());
             let (origin, queue_seconds) = (VolumeOrigin::Empty, 0);
@@ -275,6 +285,7 @@ impl Pool {
                 origin,
                 returns_to: None,
                 limits,
+                guaranteed,
             };
             pool.add(record).await
         };
@@ -318,8 +329,10 @@ impl Pool {
                 if !snapshots.is_empty() {
                     return Err(PoolError::HasSnapshots { names: names(&snapshots) }.into());
                 }
-                let record = VolumeRecord { is_removed: true, ..volume.record.borrow().clone() };
+                let record =
+                    VolumeRecord { is_removed: true, guaranteed: 0, ..volume.record.borrow().clone() };
                 pool.change_record(&volume, record).await?;
+                pool.space.guarantee(volume.family(), 0);
                 volume
             };
             pool.finish_removal(&volume).await
@@ -353,6 +366,21 @@ impl Pool {
     pub fn extents(&self) -> (u32, u32, u64) {
         let PoolLayout { extents, extent_blocks, .. } = self.core.layout;
         (extents, self.core.table.borrow().free_extents(), extent_blocks as u64 * BLOCK as u64)
+    }
+
+    /// Number of free extents that only volumes with guaranteed room may take.
+    pub fn extents_set_aside(&self) -> u64 {
+        needed_by_others(&self.core, 0)
+    }
+
+    /// Space of the volumes and snapshots, by slot ([`Volume::slot`]), without those that are being removed; none in a pool
+    /// of several shards. The first call since the start reads the whole map, and each call compares volumes with their
+    /// snapshots in the extents that both have; no data is read. Exact unless data is written meanwhile.
+    ///
+    /// # Errors
+    /// A page of the map cannot be read.
+    pub async fn space_use(&self) -> Result<BTreeMap<u32, SpaceUse>, VolumeError> {
+        usage::space_use(&self.core).await
     }
 
     /// Checks that no blocks are mapped in free extents and beyond the ends of volumes, and returns the number of those of

@@ -181,6 +181,8 @@ pub struct VolumeRecord {
     pub returns_to: Option<u32>,
     /// Limits of its reads and writes; none in the record of a snapshot.
     pub limits: Rates,
+    /// Blocks of room that it and its snapshots may take and others may not; 0 in the record of a snapshot.
+    pub guaranteed: u64,
 }
 
 impl VolumeRecord {
@@ -199,7 +201,7 @@ impl VolumeRecord {
         };
         out.u32(kind).u32(number).u32(self.origin.slot().unwrap_or(0));
         out.u32(self.returns_to.map_or(0, |slot| slot + 1));
-        out.u32(self.limits.requests).u32(self.limits.blocks);
+        out.u32(self.limits.requests).u32(self.limits.blocks).u64(self.guaranteed);
         sealed(&out.0, (mark, RECORD, slot))
     }
 
@@ -211,7 +213,7 @@ impl VolumeRecord {
         let [codec, level, unit, queue_seconds, is_removed, length] = from.array().ok()?;
         let (name, rest) = from.0.split_at_checked(length as usize)?;
         let mut from = Decoder(rest);
-        // Zeros in records that were written before there were snapshots, or limits.
+        // Zeros in records that were written before there were snapshots, limits, or guarantees.
         let (kind, number, of_slot) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
         let origin = match kind {
             0 if number == 0 && of_slot == 0 => VolumeOrigin::Empty,
@@ -231,8 +233,10 @@ impl VolumeRecord {
             origin,
             returns_to: from.u32().ok()?.checked_sub(1),
             limits: Rates { requests: from.u32().ok()?, blocks: from.u32().ok()? },
+            guaranteed: from.u64().ok()?,
         };
-        ((1..=MOST_BLOCKS).contains(&blocks) && is_removed <= 1).then_some(record)
+        let can_be = (1..=MOST_BLOCKS).contains(&blocks) && record.guaranteed <= u32::MAX.into();
+        (can_be && is_removed <= 1).then_some(record)
     }
 }
 
@@ -401,6 +405,7 @@ mod tests {
             origin: VolumeOrigin::Empty,
             returns_to: None,
             limits: Rates { requests: u32::MAX, blocks: 7 },
+            guaranteed: u32::MAX.into(),
         }
     }
 
@@ -435,6 +440,7 @@ mod tests {
             record("a/b"),
             record(""),
             VolumeRecord { blocks: 0, ..record("mail") },
+            VolumeRecord { guaranteed: 1 << 32, ..record("mail") },
             VolumeRecord { origin: first, ..record("mail") },
         ] {
             assert_eq!(VolumeRecord::decode(&wrong.encode(7, 3), 7, 3), None, "{wrong:?}");
@@ -445,14 +451,17 @@ mod tests {
     }
 
     #[test]
-    fn volume_record_without_later_fields_has_no_limits() {
-        let (limited, block) = (record("mail"), record("mail").encode(7, 3));
-        // The UUID, the size, the sector, six settings and the name; behind them origin and return, and the limits.
-        let (named, with_origin) = (16 + 8 + 4 + 6 + 4, 16 + 8 + 4 + 6 + 4 + 16);
-        for end in [named, with_origin] {
+    fn volume_record_without_later_fields_has_no_limits_or_guarantee() {
+        let (all, block) = (record("mail"), record("mail").encode(7, 3));
+        // The UUID, the size, the sector, six settings and the name; behind them origin and return, the limits, and the
+        // guarantee.
+        let named = 16 + 8 + 4 + 6 + 4;
+        for (end, limits) in
+            [(named, Rates::default()), (named + 16, Rates::default()), (named + 24, all.limits)]
+        {
             let earlier = sealed(&block[FRAME_BYTES..][..end], (7, RECORD, 3));
-            let unlimited = VolumeRecord { limits: Rates::default(), ..limited.clone() };
-            assert_eq!(VolumeRecord::decode(&earlier, 7, 3), Some(unlimited), "{end} bytes");
+            let without = VolumeRecord { limits, guaranteed: 0, ..all.clone() };
+            assert_eq!(VolumeRecord::decode(&earlier, 7, 3), Some(without), "{end} bytes");
         }
     }
 

@@ -597,7 +597,7 @@ fn change_part(
     }
     if let MapChange::Discard(Some(keep)) = how
         && let Some(held) = state.keeps(block, blocks, keep)
-        && !state.space.has_room_for_new(held)
+        && !state.space.has_room_for_new(state.space.family(block), held)
     {
         drop(state);
         request_groups.launch(core);

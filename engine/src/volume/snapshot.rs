@@ -17,6 +17,7 @@ use crate::{
         core::Kin,
         error::{PoolError, VolumeError},
         format::MOST_LIVE_SHARED,
+        guarantee::check_snapshot_addresses,
         part::{PoolCore, PoolVolume, Quiet},
         pool_table::{ExtentOwner, MOST_SNAPSHOTS, VolumeOrigin, VolumeRecord},
         request::MapChange,
@@ -214,7 +215,7 @@ impl PoolCore {
     }
 
     /// The clones of a snapshot, with those that are being removed.
-    fn clones_of(&self, snapshot: &PoolVolume) -> Vec<Rc<PoolVolume>> {
+    pub fn clones_of(&self, snapshot: &PoolVolume) -> Vec<Rc<PoolVolume>> {
         let volumes = self.volumes.borrow();
         let is_clone =
             |volume: &&Rc<PoolVolume>| volume.origin == VolumeOrigin::Clone { slot: snapshot.slot };
@@ -255,9 +256,17 @@ impl PoolCore {
             }
             let number = self.next_number(head, &name)?;
             let origin = VolumeOrigin::Snapshot { slot: head.slot, number };
-            let limits = Rates::default();
-            records.push(VolumeRecord { name, uuid, origin, limits, ..head.record.borrow().clone() });
+            let (limits, guaranteed) = (Rates::default(), 0);
+            records.push(VolumeRecord {
+                name,
+                uuid,
+                origin,
+                limits,
+                guaranteed,
+                ..head.record.borrow().clone()
+            });
         }
+        check_snapshot_addresses(self, &heads)?;
         let mut slots = self.free_slots(records.len())?.into_iter();
         let mut snapshots = Vec::new();
         for (head, record) in heads.iter().zip(records) {
@@ -412,6 +421,7 @@ impl PoolCore {
             }
             // What the snapshot has lies in the volume.
             let blocks = head.blocks.get().max(snapshot.blocks.get());
+            self.check_addresses(head, blocks, head.record.borrow().guaranteed)?;
             self.set_return(head, Some(snapshot.slot), blocks).await?;
         }
         self.finish_return(head).await

@@ -11,6 +11,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAINS, HOLE, Unit},
         error::NoVolume,
+        extent_room::ExtentRoom,
         format::{FANOUT, Kind, MOST_ENTRIES, RootZone, ZoneUse, addresses, unseal},
         map::PagedMap,
     },
@@ -239,6 +240,8 @@ pub struct Space {
     held: u64,
     /// Blocks of the reserve that new blocks may take until the next start.
     lent: u64,
+    /// The room of each extent of a pool.
+    pub extents: Option<ExtentRoom>,
     pub next_segment: u64,
 }
 
@@ -259,6 +262,7 @@ impl Space {
             mapped,
             held: 0,
             lent: 0,
+            extents: None,
             next_segment,
         };
         for (zone, record) in (0..).zip(records).skip(HEAD_ZONES as usize) {
@@ -322,15 +326,43 @@ impl Space {
         self.held
     }
 
-    /// Whether overwrites that take `more` additional grains have room; always true for 0.
-    pub fn has_room(&self, more: u32) -> bool {
-        more == 0 || self.held + more as u64 <= self.usable() * GRAINS as u64
+    /// Whether overwrites of a family that take `more` additional grains have room; always true for 0.
+    pub fn has_room(&self, family: u16, more: u32) -> bool {
+        self.fits(family, more, self.usable())
     }
 
-    /// Whether writes to unmapped blocks that take `more` additional grains have room: of the reserve they may take the
-    /// lent part only. Always true for 0.
-    pub fn has_room_for_new(&self, more: u32) -> bool {
-        more == 0 || self.held + more as u64 <= self.usable_for_new() * GRAINS as u64
+    /// Whether a family may take `more` grains if `blocks` blocks are the limit: what is set aside for other families
+    /// stays, and what is set aside for this one is taken in any case.
+    fn fits(&self, family: u16, more: u32, blocks: u64) -> bool {
+        let (own, others) = self.set_aside(family);
+        let (more, most) = (more as u64, self.usable() * GRAINS as u64);
+        let is_set_aside = || more <= own && self.held + more <= most;
+        let left = own.saturating_sub(more);
+        more == 0 || self.held + more + others + left <= blocks * GRAINS as u64 || is_set_aside()
+    }
+
+    /// Grains that are set aside for a family of a pool, and for all others.
+    pub fn set_aside(&self, family: u16) -> (u64, u64) {
+        self.extents.as_ref().map_or((0, 0), |extents| extents.set_aside(family))
+    }
+
+    /// The family to which a block of a pool belongs; 0 for none.
+    pub fn family(&self, block: u64) -> u16 {
+        self.extents.as_ref().map_or(0, |extents| extents.family(block))
+    }
+
+    /// Whether writes of a family to unmapped blocks that take `more` additional grains have room: of the reserve they may
+    /// take the lent part only. Always true for 0.
+    pub fn has_room_for_new(&self, family: u16, more: u32) -> bool {
+        self.fits(family, more, self.usable_for_new())
+    }
+
+    /// Grains that may be guaranteed to a family: those that it has, and those that are neither taken nor set aside for
+    /// others.
+    pub fn guaranteeable(&self, family: u16) -> u64 {
+        let held = self.extents.as_ref().map_or(0, |extents| extents.held_by(family));
+        let (_, others) = self.set_aside(family);
+        (self.usable_for_new() * GRAINS as u64 + held).saturating_sub(self.held + others)
     }
 
     /// Uncompressed logical blocks that may be mapped before writes to unmapped blocks are refused.
@@ -548,18 +580,23 @@ impl Space {
         self.lost += 1;
     }
 
-    /// Adjusts the live counts when a logical block is mapped to `now` instead of `before` (0: unmapped). `were` is the
+    /// Adjusts the counts when logical block `block` is mapped to `now` instead of `before` (0: unmapped). `were` is the
     /// number of blocks of its unit that were at `before` before the change, and `are` the number that are at `now`
     /// after it.
-    pub fn moved(&mut self, (before, were): (Address, u32), (now, are): (Address, u32)) {
+    pub fn moved(&mut self, block: u64, (before, were): (Address, u32), (now, are): (Address, u32)) {
+        let (mut freed, mut taken) = (0, 0);
         if address::is_piece(before) {
-            let counted = self.subtract_share(before, were);
+            freed = self.subtract_share(before, were);
             self.mapped = self.mapped.saturating_sub(1);
-            self.held = self.held.saturating_sub(counted as u64);
+            self.held = self.held.saturating_sub(freed as u64);
         }
         if address::is_piece(now) {
-            self.held += self.add_share(now, are) as u64;
+            taken = self.add_share(now, are);
+            self.held += taken as u64;
             self.mapped += 1;
+        }
+        if let Some(extents) = &mut self.extents {
+            extents.change(block, freed, taken);
         }
     }
 
@@ -622,6 +659,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::format::PoolShape;
 
     fn geometry() -> Geometry {
         Geometry {
@@ -688,7 +726,7 @@ mod tests {
         let mut space =
             Space::new(ShardPlan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
-        space.moved((0, 0), (space.place(zone, 1), 1));
+        space.moved(0, (0, 0), (space.place(zone, 1), 1));
         space.close(zone);
         space.check_counts();
         space.check_dead(zone);
@@ -700,12 +738,34 @@ mod tests {
             Space::new(ShardPlan::of(&geometry(), None).unwrap(), &[RootZone::default(); 30], 0, 1);
         let zone = space.begin(ZonePurpose::Writer).unwrap();
         let short = space.piece(zone, 1, 0, (Unit::BLOCK, 9));
-        space.moved((0, 0), (short, 1));
+        space.moved(0, (0, 0), (short, 1));
         assert_eq!(space.held, 10);
         space.held = space.usable() * GRAINS as u64 - 10;
-        assert!(space.has_room(10) && !space.has_room(11));
+        assert!(space.has_room(0, 10) && !space.has_room(0, 11));
         space.held = u64::MAX / 2;
-        assert!(space.has_room(0) && !space.has_room(1));
+        assert!(space.has_room(0, 0) && !space.has_room(0, 1));
+    }
+
+    #[test]
+    fn space_keeps_room_that_is_set_aside_for_its_family() {
+        let plan = ShardPlan::of(&geometry(), None).unwrap();
+        let mut space = Space::new(plan, &[RootZone::default(); 30], 0, 1);
+        let mut extents = ExtentRoom::of(PoolShape { extent_blocks: 16, slots: 1 }, 160).unwrap();
+        extents.count_unmapped(u64::MAX);
+        extents.set_family(1, 5);
+        extents.guarantee(5, 100);
+        space.extents = Some(extents);
+        let all = space.usable() * GRAINS as u64;
+        space.held = all - 110;
+        assert_eq!(
+            (space.family(17), space.family(0), space.guaranteeable(5), space.guaranteeable(6)),
+            (5, 0, 110, 10)
+        );
+        assert!(space.has_room(0, 10) && !space.has_room(0, 11), "100 are set aside for another family");
+        assert!(space.has_room_for_new(5, 100) && space.has_room(5, 110) && !space.has_room(5, 111));
+        // Lost zones have taken others' room, not what is left of the family's.
+        space.held = all - 60;
+        assert!(!space.has_room(0, 1) && space.has_room(5, 60) && !space.has_room(5, 61));
     }
 
     #[test]
@@ -716,11 +776,11 @@ mod tests {
         let piece = space.piece(zone, 1, 0, (Unit::MOST, 160));
         let mut held = Vec::new();
         (1..=4).for_each(|are| {
-            space.moved((0, 0), (piece, are));
+            space.moved(0, (0, 0), (piece, are));
             held.push(space.held());
         });
         (1..=4).rev().for_each(|were| {
-            space.moved((piece, were), (0, 0));
+            space.moved(0, (piece, were), (0, 0));
             held.push(space.held());
         });
         assert_eq!(held, [64, 128, 161, 161, 161, 128, 64, 0]);
@@ -734,17 +794,17 @@ mod tests {
         let [a, b] = [space.begin(ZonePurpose::Writer).unwrap(), space.begin(ZonePurpose::Writer).unwrap()];
         let (first, second) = (space.place(a, 1), space.place(b, 99));
         assert_eq!(space.locate(second), (b, 99));
-        space.moved((0, 0), (first, 1));
-        space.moved((first, 1), (second, 1));
+        space.moved(0, (0, 0), (first, 1));
+        space.moved(0, (first, 1), (second, 1));
         assert_eq!((space.zone(a).record.live, space.zone(b).record.live, space.mapped()), (0, GRAINS, 1));
-        space.moved((second, 1), (0, 0));
+        space.moved(0, (second, 1), (0, 0));
         // Three pieces in one block, each of which counts.
         let pieces = [0, 20, 40].map(|from| space.piece(a, 99, from, (Unit::BLOCK, 20)));
-        pieces.iter().for_each(|piece| space.moved((0, 0), (*piece, 1)));
+        pieces.iter().for_each(|piece| space.moved(0, (0, 0), (*piece, 1)));
         assert_eq!((space.zone(a).record.live, space.mapped(), space.held()), (3 * 21, 3, 3 * 21));
         assert!(pieces.iter().all(|piece| space.locate(*piece) == (a, 99) && space.may_be_live(*piece)));
         assert!(!space.may_be_live(space.piece(a, 99, 60, (Unit::BLOCK, 20))), "it would leave the zone");
-        pieces.iter().for_each(|piece| space.moved((*piece, 1), (0, 0)));
+        pieces.iter().for_each(|piece| space.moved(0, (*piece, 1), (0, 0)));
         assert_eq!((space.zone(b).record.live, space.mapped()), (0, 0));
         assert!(space.zone(a).record.segment < space.zone(b).record.segment);
     }

@@ -50,6 +50,8 @@ pub struct VolumeState {
     pub queue_seconds: u8,
     /// [`Root::has_snapshots`] of the next root.
     pub has_snapshots: bool,
+    /// Whether the next root has the room of each extent: some is guaranteed.
+    pub has_guarantees: bool,
     /// [`Root::shares_headers`] of the last durable root: without it no group may have a piece in its first block.
     pub shares_headers: bool,
     /// Number of blocks that snapshots have passed on since the start.
@@ -312,7 +314,7 @@ impl VolumeState {
         let were = self.live(block, before);
         _ = self.map.set(block, place);
         let are = self.live(block, place);
-        self.space.moved((before, were), (place, are));
+        self.space.moved(block, (before, were), (place, are));
     }
 
     /// Number of blocks of a unit that are at `place`, the place of `block`. The page has to be known.
@@ -340,18 +342,19 @@ impl VolumeState {
         keep: Option<Keep>,
     ) -> bool {
         let more = address::charge((unit, grains), unit.blocks());
+        let family = self.space.family(block);
         if let Some(held) = keep.and_then(|keep| self.keeps(block, unit.blocks(), keep)) {
-            return self.space.has_room_for_new(more + held);
+            return self.space.has_room_for_new(family, more + held);
         }
-        if self.space.has_room_for_new(more) {
+        if self.space.has_room_for_new(family, more) {
             return true;
         }
         let more = more.saturating_sub(self.freed(block, unit));
         // Only overwrites may use the reserve: the journal and the metadata of a full file system.
         let mut blocks = block..block + unit.blocks() as u64;
         match uses_reserve || blocks.all(|block| self.map.get(block).is_some_and(address::is_piece)) {
-            true => self.space.has_room(more),
-            false => self.space.has_room_for_new(more),
+            true => self.space.has_room(family, more),
+            false => self.space.has_room_for_new(family, more),
         }
     }
 

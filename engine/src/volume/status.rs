@@ -68,6 +68,10 @@ pub struct VolumeStatus {
     pub queue_seconds: u8,
     /// Limits of reads and writes.
     pub limits: Rates,
+    /// Blocks of room that are guaranteed to the volume of a pool with its snapshots.
+    pub guaranteed: u64,
+    /// Room of a pool, in bytes, that is guaranteed and not taken: only the volumes to which it is guaranteed may take it.
+    pub set_aside_bytes: u64,
     /// Number of writes that wait for room.
     pub waiting: u64,
     /// Number of mapped logical blocks.
@@ -118,6 +122,15 @@ pub struct VolumeStatus {
     pub failed: Option<DeviceError>,
 }
 
+/// Space of a volume or a snapshot, in bytes, as compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUse {
+    /// Space that only it takes: of a snapshot, what its removal frees.
+    pub own: u64,
+    /// Space of its other data, which snapshots, its volume, or clones have, too.
+    pub shared: u64,
+}
+
 impl VolumeStatus {
     /// Share of the needed pages of the map for which the device did not have to be read; `None` if none was needed.
     pub fn map_hit_rate(&self) -> Option<f64> {
@@ -138,6 +151,7 @@ impl VolumeStatus {
             (&mut self.refused, shard.refused),
             (&mut self.mapped, shard.mapped),
             (&mut self.held_bytes, shard.held_bytes),
+            (&mut self.set_aside_bytes, shard.set_aside_bytes),
             (&mut self.collected_zones, shard.collected_zones),
             (&mut self.discarded, shard.discarded),
             (&mut self.checkpoints, shard.checkpoints),

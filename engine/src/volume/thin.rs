@@ -131,15 +131,29 @@ impl ThinSpace {
         self.first().state.borrow().space.plan().unit
     }
 
-    /// Refuses a write to a block without a place if there is no room for it.
+    /// Refuses a write of a family to a block without a place if there is no room for it.
     ///
     /// # Errors
     /// Capacity Exceeded.
-    pub fn check_room(&self) -> Result<(), DeviceError> {
-        let has_room = |core: &Rc<VolumeCore>| core.state.borrow().space.has_room_for_new(GRAINS);
+    pub fn check_room(&self, family: u16) -> Result<(), DeviceError> {
+        let has_room = |core: &Rc<VolumeCore>| core.state.borrow().space.has_room_for_new(family, GRAINS);
         match self.0.cores.iter().any(has_room) {
             true => Ok(()),
             false => Err(request::refuse(self.first())),
+        }
+    }
+
+    /// Records the family of an extent of a pool; 0 for none.
+    pub fn set_family(&self, extent: u32, family: u16) {
+        if let Some(extents) = &mut self.first().state.borrow_mut().space.extents {
+            extents.set_family(extent, family);
+        }
+    }
+
+    /// Guarantees blocks to a family; 0 for none.
+    pub fn guarantee(&self, family: u16, blocks: u64) {
+        if let Some(extents) = &mut self.first().state.borrow_mut().space.extents {
+            extents.guarantee(family, blocks * GRAINS as u64);
         }
     }
 

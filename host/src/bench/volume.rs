@@ -165,6 +165,7 @@ impl VolumeRig {
                     codec: None,
                     unit: Unit::BLOCK,
                     limits: Default::default(),
+                    guaranteed: 0,
                 };
                 volumes.push(pool.add(new).await?);
             }

@@ -456,10 +456,10 @@ pub enum VolumeCommand {
     },
     /// Change the compression of a volume, its limits, and its behaviour when it is full
     ///
-    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits
-    /// are those of one volume of a pool, and hold at once. Settings that are not given stay unchanged.
+    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits and
+    /// guaranteed space are those of one volume of a pool, and hold at once. Settings that are not given stay unchanged.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(
-        ["compression", "unit", "lend", "when_full", "iops", "bandwidth"]
+        ["compression", "unit", "lend", "when_full", "iops", "bandwidth", "guarantee"]
     )))]
     Set {
         /// Name, UUID or path of the array, ARRAY/NAME, or ARRAY/NAMESPACE/NAME
@@ -483,7 +483,7 @@ pub enum VolumeCommand {
     },
 }
 
-/// Limits of a volume of a pool.
+/// Limits and guaranteed space of a volume of a pool.
 #[derive(Clone, Copy, Args)]
 pub struct LimitOptions {
     /// Limit of reads and writes per second of a volume of a pool and its snapshots; 0 for none
@@ -492,6 +492,9 @@ pub struct LimitOptions {
     /// Limit of bytes read and written per second of a volume of a pool and its snapshots; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = limit_blocks)]
     pub bandwidth: Option<u32>,
+    /// Space that only this volume of a pool and its snapshots may take, so that their writes are not refused; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = lent_blocks)]
+    pub guarantee: Option<u64>,
 }
 
 impl LimitOptions {

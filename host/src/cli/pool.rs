@@ -3,7 +3,11 @@
 //!
 //! The first volume makes an empty array or namespace a pool.
 
-use super::{daemon::ask, interrupt, namespace, status::volumes_text};
+use super::{
+    daemon::ask,
+    interrupt, namespace,
+    status::{set_aside_text, volumes_text},
+};
 use crate::{
     control::{
         client::Client,
@@ -49,6 +53,8 @@ struct VolumeListOutput {
     usable_bytes: u64,
     used_bytes: u64,
     free_bytes: u64,
+    /// Part of the space that is not used, and free only for the volumes to which it is guaranteed.
+    set_aside_bytes: u64,
     volumes: Vec<PoolVolumeReport>,
 }
 
@@ -225,7 +231,7 @@ impl PoolArray {
         name: &NamespaceName,
         blocks: u64,
         (compression, unit, sector): (Compression, Unit, SectorSize),
-        limits: [u32; 2],
+        (limits, guaranteed_blocks): ([u32; 2], u64),
     ) -> Result<u8> {
         let wanted = WantedVolume {
             name: name.name.clone(),
@@ -234,6 +240,7 @@ impl PoolArray {
             compression,
             unit_bytes: unit.bytes() as u64,
             limits,
+            guaranteed_blocks,
         };
         let (array, volume, is_running) = match self {
             PoolArray::Running(mut client, on) => {
@@ -320,11 +327,22 @@ fn made(session: &Session, called: &str) -> Result<ArrayPool> {
     existing(session, called)
 }
 
+/// Reports that the space of volumes could not be counted: the list is of use without it.
+fn note_uncounted(output: Output, counted: Result<()>) {
+    if let Err(error) = counted {
+        output.note(&format!("the space of the volumes and snapshots cannot be counted: {error:#}"));
+    }
+}
+
 /// Lists the volumes of a pool.
 pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
     let (name, report, volumes): (String, VolumeReport, Vec<PoolVolumeReport>) = match needed(output, array)?
     {
         PoolArray::Running(mut client, on) => {
+            let status: Status = ask(output, &mut client, &Request::Status)?;
+            if on.is_some() || status.volumes.is_some() {
+                note_uncounted(output, ask(output, &mut client, &Request::CountSpace { on: on.clone() }));
+            }
             let Status { name, volume, volumes, namespaces, .. } =
                 ask(output, &mut client, &Request::Status)?;
             let called = carrier(&name, on.as_deref());
@@ -341,18 +359,21 @@ pub fn list(output: Output, array: &ArrayName) -> Result<u8> {
         }
         PoolArray::Here(session, called) => {
             let pool = existing(&session, &called)?;
+            note_uncounted(output, session.wait(pool.count_space())?);
             let report = VolumeReport::of(&pool.pool.space().status(), 0, 0);
             let volumes = pool.pool.volumes();
             let volumes = volumes.iter().map(|volume| pool::report(&pool.pool, volume)).collect();
             (pool.array.clone(), report, volumes)
         }
     };
-    let VolumeReport { usable_bytes, used_bytes, free_bytes, .. } = report;
-    let listed = VolumeListOutput { array: name, usable_bytes, used_bytes, free_bytes, volumes };
+    let VolumeReport { usable_bytes, used_bytes, free_bytes, set_aside_bytes, .. } = report;
+    let array = name;
+    let listed = VolumeListOutput { array, usable_bytes, used_bytes, free_bytes, set_aside_bytes, volumes };
     output.print(&listed, |listed| {
         let VolumeListOutput { usable_bytes, used_bytes, free_bytes, volumes, .. } = listed;
         let [usable, used, free] = [usable_bytes, used_bytes, free_bytes].map(|bytes| show(*bytes));
-        format!("{}pool: {used} of {usable} used, {free} free\n", volumes_text(volumes))
+        let set_aside = set_aside_text(listed.set_aside_bytes);
+        format!("{}pool: {used} of {usable} used, {free} free{set_aside}\n", volumes_text(volumes))
     })?;
     Ok(HEALTHY)
 }
@@ -510,17 +531,22 @@ mod tests {
             uuid: String::new(),
             size_bytes: 4096,
             allocated_bytes: 0,
+            own_bytes: Some(0),
+            shared_bytes: None,
         };
         let volume = PoolVolumeReport {
             name: name.volume.clone(),
             uuid: String::new(),
             size_bytes: 4096,
             allocated_bytes: 0,
+            own_bytes: Some(0),
+            shared_bytes: None,
             sector_bytes: 4096,
             compression: Compression(None),
             unit_bytes: 4096,
             when_full: WhenFull(0),
             limits: RatesReport::of(Rates { requests: 0, blocks: 9 }),
+            guaranteed_bytes: 4096,
             block_device: None,
             link: None,
             lost: None,
@@ -533,6 +559,7 @@ mod tests {
             usable_bytes: 0,
             used_bytes: 0,
             free_bytes: 0,
+            set_aside_bytes: 0,
             volumes: vec![volume.clone()],
         };
         assert_eq!(undescribed(&listed, "volume-list.json"), [""; 0]);

@@ -157,31 +157,53 @@ fn status_text(status: &Status) -> String {
 
 /// The table of the volumes of a pool, each with its snapshots behind it.
 pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
-    let heads =
-        ["NAME", "DEVICE", "SIZE", "ALLOCATED", "SECTORS", "COMPRESSION", "WHEN FULL", "LIMITS", "ORIGIN"];
+    let heads = [
+        "NAME",
+        "DEVICE",
+        "SIZE",
+        "ALLOCATED",
+        "OWN",
+        "SHARED",
+        "SECTORS",
+        "COMPRESSION",
+        "WHEN FULL",
+        "LIMITS",
+        "GUARANTEED",
+        "ORIGIN",
+    ];
     let mut rows = vec![heads.map(String::from).to_vec()];
     let none = || "-".to_string();
+    let counted = |bytes: Option<u64>| bytes.map_or_else(none, show);
     for volume in volumes {
         rows.push(vec![
             volume.name.clone(),
             volume.block_device.clone().unwrap_or_else(none),
             show(volume.size_bytes),
             show(volume.allocated_bytes),
+            counted(volume.own_bytes),
+            counted(volume.shared_bytes),
             volume.sector_bytes.to_string(),
             volume.compression.to_string(),
             volume.when_full.to_string(),
             volume.limits.words(),
+            if volume.guaranteed_bytes == 0 { none() } else { show(volume.guaranteed_bytes) },
             volume.clone_of.clone().unwrap_or_else(none),
         ]);
         rows.extend(volume.snapshots.iter().map(|snapshot| {
             let name = format!("{}@{}", volume.name, snapshot.name);
             let sizes = [snapshot.size_bytes, snapshot.allocated_bytes].map(show);
+            let counted = [snapshot.own_bytes, snapshot.shared_bytes].map(counted);
             let mut row = vec![name, none()];
-            row.extend(sizes.into_iter().chain((0..5).map(|_| none())));
+            row.extend(sizes.into_iter().chain(counted).chain((0..6).map(|_| none())));
             row
         }));
     }
     table(&rows)
+}
+
+/// Words about the space of a pool that is guaranteed and not used.
+pub fn set_aside_text(bytes: u64) -> String {
+    if bytes == 0 { String::new() } else { format!(", {} more free in guaranteed space", show(bytes)) }
 }
 
 fn division_text(division: &Division) -> String {
@@ -281,10 +303,11 @@ fn volume_text(volume: &VolumeReport) -> String {
         bytes => format!(" in sectors of {bytes} bytes"),
     };
     let mut text = format!(
-        " volume: {}{sectors}, {} used, {} free; {} of {} zones are free\n",
+        " volume: {}{sectors}, {} used, {} free{}; {} of {} zones are free\n",
         show(*size_bytes),
         show(*used_bytes),
         show(*free_bytes),
+        set_aside_text(volume.set_aside_bytes),
         volume.free_zones,
         volume.valid_bytes.len(),
     );

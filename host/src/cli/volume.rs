@@ -53,14 +53,15 @@ struct VolumeResizeOutput {
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
         Verb::Create { array, size, compression, unit, sector_size, limits } => {
-            let limits = limits.rates();
+            let (guaranteed, limits) = (limits.guarantee, limits.rates());
             if let Some((pool, below)) = pool::of(output, &array)? {
                 let blocks =
                     size.with_context(|| format!("the size of {below} is needed: add --size SIZE"))?;
-                let limits = limits.map(Option::unwrap_or_default);
-                return pool.create(output, &below, blocks, (compression, unit, sector_size), limits);
+                let shares = (limits.map(Option::unwrap_or_default), guaranteed.unwrap_or(0));
+                return pool.create(output, &below, blocks, (compression, unit, sector_size), shares);
             }
             ensure!(limits == [None; 2], PoolError::NotInPool);
+            ensure!(guaranteed.is_none(), PoolError::NoGuarantee);
             let (uuid, codec) = (new_uuid()?, compression.0);
             create(
                 output,
@@ -85,8 +86,15 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full, limits } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
-            let (lent_blocks, limits, blocks) = (lend, limits.rates(), None);
-            let change = VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, blocks };
+            let change = VolumeChange {
+                compression,
+                unit_bytes,
+                lent_blocks: lend,
+                when_full,
+                limits: limits.rates(),
+                guaranteed_blocks: limits.guarantee,
+                blocks: None,
+            };
             let (set, _) = set(output, &array, change)?;
             output.print(&set, |set| set_text(set, change))?;
             Ok(HEALTHY)
@@ -96,7 +104,8 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 
 /// The changed settings in words.
 fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
-    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, limits, .. } = set;
+    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, limits, guaranteed_bytes, .. } =
+        set;
     let mut text = String::new();
     if change.compression.is_some() || change.unit_bytes.is_some() {
         text += &match compression.0 {
@@ -123,6 +132,12 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
         text += &match limits.is_none() {
             true => format!("reads and writes of {array} are not limited\n"),
             false => format!("reads and writes of {array} are limited to {}\n", limits.words()),
+        };
+    }
+    if change.guaranteed_blocks.is_some() {
+        text += &match guaranteed_bytes {
+            0 => format!("no space is guaranteed to {array}\n"),
+            bytes => format!("{} are guaranteed to {array} and its snapshots\n", show(*bytes)),
         };
     }
     text
@@ -371,6 +386,7 @@ mod tests {
             lent_bytes: 0,
             when_full,
             limits: RatesReport::of(Rates { requests: 9, blocks: 0 }),
+            guaranteed_bytes: 4096,
             size_bytes: 4096,
             usable_bytes: 4096,
             block_device_resized: None,

@@ -241,7 +241,7 @@ impl Client {
             Request::CreateVolume { .. } | Request::RemoveVolume { .. } | Request::CreateNamespace(_) => None,
             Request::SnapshotVolumes { .. } | Request::CloneSnapshot { .. } => None,
             // Reads the map of the volume.
-            Request::CompareSnapshot { .. } => None,
+            Request::CompareSnapshot { .. } | Request::CountSpace { .. } => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,
             Request::Fail { .. } | Request::Replace { .. } | Request::Rebuild | Request::Stop => None,
             Request::CancelCopy { .. } | Request::Scrub(_) => None,

@@ -28,6 +28,8 @@ pub struct WantedVolume {
     pub unit_bytes: u64,
     /// Limits of its reads and writes, in requests and in blocks a second; 0 for none.
     pub limits: [u32; 2],
+    /// Blocks of space that are guaranteed to it; 0 for none.
+    pub guaranteed_blocks: u64,
 }
 
 /// The pool on an array.
@@ -52,6 +54,7 @@ impl ArrayPool {
             codec: wanted.compression.0,
             unit: Unit::from_bytes(wanted.unit_bytes).context("invalid compression unit")?,
             limits: Rates { requests, blocks },
+            guaranteed: wanted.guaranteed_blocks,
         };
         self.pool.add(new).await.map_err(|error| self.explain(error))
     }
@@ -101,6 +104,14 @@ impl ArrayPool {
             show(total(changed.iter().map(|range| range.length_bytes)))
         );
         self.pool.roll_back(&to.volume, &to.snapshot).await.map_err(|error| self.explain(error))
+    }
+
+    /// Counts the space of the volumes and snapshots, for later reports.
+    ///
+    /// # Errors
+    /// A page of the map cannot be read.
+    pub async fn count_space(&self) -> Result<()> {
+        self.pool.space_use().await.map(drop).map_err(|error| self.explain(error))
     }
 
     /// The volume called `name`, or the snapshot VOLUME@SNAPSHOT.
@@ -181,6 +192,8 @@ pub fn snapshot_report(snapshot: &Volume) -> SnapshotReport {
         uuid: uuid(&snapshot.uuid()),
         size_bytes: bytes(snapshot.blocks()),
         allocated_bytes: bytes(snapshot.allocated().unwrap_or(0)),
+        own_bytes: snapshot.counted_space().map(|space| space.own),
+        shared_bytes: snapshot.counted_space().map(|space| space.shared),
     }
 }
 
@@ -193,11 +206,14 @@ pub fn report(pool: &Pool, volume: &Volume) -> PoolVolumeReport {
         uuid: uuid(&volume.uuid()),
         size_bytes: bytes(status.blocks),
         allocated_bytes: bytes(volume.allocated().unwrap_or(0)),
+        own_bytes: volume.counted_space().map(|space| space.own),
+        shared_bytes: volume.counted_space().map(|space| space.shared),
         sector_bytes: status.sector as u32,
         compression: Compression(status.codec),
         unit_bytes: status.unit.bytes() as u64,
         when_full: WhenFull(status.queue_seconds),
         limits: RatesReport::of(status.limits),
+        guaranteed_bytes: bytes(status.guaranteed),
         block_device: None,
         link: None,
         lost: None,

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 20;
+pub const PROTOCOL: u32 = 21;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -81,6 +81,8 @@ pub enum Request {
     CloneSnapshot { on: Option<String>, snapshot: SnapshotName, name: String },
     /// Compares a snapshot with a later one of its volume, or with the volume: [`crate::report::ChangedRange`]s.
     CompareSnapshot { on: Option<String>, snapshot: SnapshotName, to: Option<String> },
+    /// Counts the space of the volumes of a pool and of their snapshots, for the status.
+    CountSpace { on: Option<String> },
     /// Adds a namespace with its block device: [`crate::report::Division`].
     CreateNamespace(NewNamespace),
     /// Changes the size of a namespace to at least this many blocks: [`crate::report::Division`].
@@ -119,6 +121,8 @@ pub struct VolumeChange {
     pub when_full: Option<WhenFull>,
     /// Limits of reads and writes, in requests and in blocks a second; 0 for none.
     pub limits: [Option<u32>; 2],
+    /// Blocks of space that are guaranteed to a volume of a pool with its snapshots; 0 for none.
+    pub guaranteed_blocks: Option<u64>,
     /// Number of blocks.
     pub blocks: Option<u64>,
 }
@@ -127,11 +131,11 @@ impl VolumeChange {
     /// Applies the changes.
     ///
     /// # Errors
-    /// It is a snapshot; a unit, a loan or a size is impossible; it has no limits, as it is none of a pool; or the volume
-    /// has failed.
+    /// It is a snapshot; a unit, a loan, a guarantee or a size is impossible; it has no limits or guarantee, as it is none
+    /// of a pool; or the volume has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
         ensure!(!volume.is_snapshot(), PoolError::IsSnapshot);
-        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, blocks } = self;
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, .. } = self;
         let status = volume.status();
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
@@ -144,11 +148,14 @@ impl VolumeChange {
         if let [Some(_), _] | [_, Some(_)] = limits {
             volume.limit(limits[0], limits[1]).await?;
         }
+        if let Some(blocks) = self.guaranteed_blocks {
+            volume.guarantee(blocks).await?;
+        }
         if let Some(blocks) = lent_blocks {
             ensure!(status.reserve > 0, "the volume has no reserve, since it is not larger than its space");
             volume.lend(blocks);
         }
-        if let Some(blocks) = blocks {
+        if let Some(blocks) = self.blocks {
             match volume.resize(blocks).await {
                 Err(VolumeError::Shrinks { have }) => {
                     bail!(

@@ -144,6 +144,9 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
             let (on, to) = (on.as_deref(), to.as_deref());
             serde_json::to_value(volumes::compare_snapshot(daemon, on, &snapshot, to).await?)?
         }
+        Request::CountSpace { on } => {
+            serde_json::to_value(volumes::count_space(daemon, on.as_deref()).await?)?
+        }
         Request::CreateNamespace(wanted) => {
             serde_json::to_value(namespaces::create_namespace(daemon, &wanted).await?)?
         }

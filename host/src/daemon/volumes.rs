@@ -98,6 +98,11 @@ pub(super) async fn compare_snapshot(
     pool_to_read(daemon, on)?.changed(snapshot, to).await
 }
 
+/// Counts the space of the volumes and snapshots, which the status has from then on.
+pub(super) async fn count_space(daemon: &Daemon, on: Option<&str>) -> Result<()> {
+    pool_to_read(daemon, on)?.count_space().await
+}
+
 /// Removes a volume, other than the last one with a block device, after its block device; or a snapshot.
 pub(super) async fn remove_volume(
     daemon: &Rc<Daemon>,

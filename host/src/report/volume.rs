@@ -19,6 +19,8 @@ pub struct VolumeReport {
     pub used_bytes: u64,
     /// Data that can still be written if none of it compresses.
     pub free_bytes: u64,
+    /// Part of the usable bytes that is not used, and free only for the volumes of a pool to which it is guaranteed.
+    pub set_aside_bytes: u64,
     /// Space beside the usable bytes that is reserved for overwrites; 0 unless the volume is overcommitted.
     pub reserve_bytes: u64,
     /// Part of the reserve that new blocks may use until the next start.
@@ -136,6 +138,10 @@ pub struct SnapshotReport {
     pub size_bytes: u64,
     /// Size of the extents that it has got from the pool, for data that the volume does not have any more.
     pub allocated_bytes: u64,
+    /// Space that only it takes, and that its removal frees, at the last `volume list` since the start; `None` before.
+    pub own_bytes: Option<u64>,
+    /// Space of the rest of its data, which its volume, other snapshots or clones have, too.
+    pub shared_bytes: Option<u64>,
 }
 
 /// State of a volume of a pool.
@@ -146,6 +152,10 @@ pub struct PoolVolumeReport {
     pub size_bytes: u64,
     /// Size of the extents that it has got from the pool: parts of the volume of which something was written.
     pub allocated_bytes: u64,
+    /// Space of the data that only it has, at the last `volume list` since the start; `None` before.
+    pub own_bytes: Option<u64>,
+    /// Space of the rest of its data, which snapshots have, too.
+    pub shared_bytes: Option<u64>,
     /// Logical sector size: 512 or 4096.
     pub sector_bytes: u32,
     /// Compression of new data.
@@ -162,6 +172,8 @@ pub struct PoolVolumeReport {
     pub link: Option<String>,
     /// Ranges that the array has lost; `None` while they are not known.
     pub lost: Option<VolumeLosses>,
+    /// Space that only it and its snapshots may take; 0 for none.
+    pub guaranteed_bytes: u64,
     /// Its snapshots, the earliest first.
     pub snapshots: Vec<SnapshotReport>,
     /// The snapshot VOLUME@SNAPSHOT of which it is a clone.
@@ -302,7 +314,7 @@ impl Space {
         if volume.reserve == 0 {
             return Space::Enough;
         }
-        let (held, room) = (volume.held_bytes, bytes(volume.usable));
+        let (held, room) = (volume.held_bytes + volume.set_aside_bytes, bytes(volume.usable));
         let percent = held.saturating_mul(100) / room.max(1);
         match percent {
             _ if held + Space::LEAST_BYTES > room => Space::Full,
@@ -380,6 +392,8 @@ pub struct VolumeSet {
     pub when_full: WhenFull,
     /// Limits of reads and writes; only a volume of a pool has any.
     pub limits: RatesReport,
+    /// Space that is guaranteed to a volume of a pool with its snapshots.
+    pub guaranteed_bytes: u64,
     pub size_bytes: u64,
     /// Capacity without compression.
     pub usable_bytes: u64,
@@ -399,6 +413,7 @@ impl VolumeSet {
             lent_bytes: bytes(volume.lent),
             when_full: WhenFull(volume.queue_seconds),
             limits: RatesReport::of(volume.limits),
+            guaranteed_bytes: bytes(volume.guaranteed),
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes((volume.usable + volume.reserve - volume.lent).min(volume.blocks)),
             block_device_resized: None,
@@ -446,7 +461,7 @@ impl VolumeReport {
         let all = drives_blocks.saturating_sub(rebuilt_blocks).max(written);
         let user_blocks = volume.written.user;
         let WrittenBlocks { user, moved, data, headers, map, roots, padding } = volume.written;
-        let room = bytes(volume.usable).saturating_sub(volume.held_bytes);
+        let room = bytes(volume.usable).saturating_sub(volume.held_bytes + volume.set_aside_bytes);
         let ratio = match volume.held_bytes {
             0 => 1.0,
             held => bytes(volume.mapped) as f64 / held as f64,
@@ -457,6 +472,7 @@ impl VolumeReport {
             sector_bytes: volume.sector as u32,
             used_bytes: bytes(volume.mapped),
             free_bytes: room.min(bytes(volume.blocks - volume.mapped)),
+            set_aside_bytes: volume.set_aside_bytes,
             reserve_bytes: bytes(volume.reserve),
             lent_bytes: bytes(volume.lent),
             when_full: WhenFull(volume.queue_seconds),

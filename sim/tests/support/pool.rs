@@ -38,6 +38,7 @@ pub fn new(name: &str) -> NewVolume {
         codec: None,
         unit: Unit::BLOCK,
         limits: Default::default(),
+        guaranteed: 0,
     }
 }
 

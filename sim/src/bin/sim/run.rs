@@ -414,6 +414,7 @@ impl Run {
                 ("removed_snapshots", counts.removed_snapshots),
                 ("returns_to_snapshots", counts.returns),
                 ("clones", counts.clones),
+                ("guarantees", counts.guarantees),
                 ("refused_writes", counts.refusals),
             ]
         })

@@ -166,6 +166,7 @@ async fn create_pool(
             codec: options.codec,
             unit: options.unit,
             limits: Rates::default(),
+            guaranteed: 0,
         };
         pool.add(new).await.map_err(SubjectError::other)?;
     }

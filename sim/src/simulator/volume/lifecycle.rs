@@ -2,6 +2,7 @@
 //! copies.
 
 use super::{
+    guarantees,
     helpers::Helpers,
     load,
     model::{VolumeOp, VolumeOpKind, VolumeWorld},
@@ -114,7 +115,10 @@ fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
     }
     let Some(volume) = world.model.volume.clone() else { return Ok(()) };
     world.trace.note(|| "the volume is stopped".into());
-    let stopped = world.start(async move { volume.stop().await.map_err(|e| e.to_string()) });
+    let stopped = world.start(async move {
+        volume.audit().await?;
+        volume.stop().await.map_err(|e| e.to_string())
+    });
     step::wait(world, &stopped)?.map_err(|why| Failure(format!("the volume does not stop: {why}")))
 }
 
@@ -135,6 +139,7 @@ pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Re
     }
     world.model.volume = Some(volume);
     load::take_size(world)?;
+    guarantees::recovered(world)?;
     choose_codec(world)?;
     Ok(true)
 }

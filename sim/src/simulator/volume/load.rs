@@ -1,6 +1,7 @@
 //! Load of a volume: submits operations, and checks every completion.
 
 use super::{
+    guarantees,
     model::{Answer, VolumeOp, VolumeOpKind, VolumeWorld, replaced_by, uses},
     oracle::{Content, fill},
     snapshots,
@@ -12,7 +13,7 @@ use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
-    volume::VolumeError,
+    volume::{PoolError, VolumeError},
 };
 use std::ops::Range;
 
@@ -54,6 +55,9 @@ pub(super) fn issue(world: &mut VolumeWorld) {
         return begin(world, kind);
     }
     if let Some(kind) = snapshots::draw(world) {
+        return begin(world, kind);
+    }
+    if let Some(kind) = guarantees::draw(world) {
         return begin(world, kind);
     }
     let weights = [load.write, load.read, load.discard, load.flush];
@@ -165,6 +169,14 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
             });
             world.model.oracle.begin_copy(start, &contents)
         }
+        VolumeOpKind::Guarantee { number, blocks } => {
+            // With data if the guarantee was possible.
+            tell(world, told, async move {
+                let is_set = volume.guarantee(number, blocks).await?;
+                Ok(Buf::zeroed(if is_set { BLOCK } else { 0 }))
+            });
+            world.model.oracle.tick()
+        }
         VolumeOpKind::Grow { blocks } => {
             tell(world, told, async move {
                 let grown = grow(&volume, blocks).await;
@@ -188,7 +200,9 @@ pub(super) fn begin(world: &mut VolumeWorld, kind: VolumeOpKind) {
     };
     world.trace.note(|| format!("begins at {begun}: {kind:?}"));
     snapshots::begun(world, kind, begun);
-    world.model.ops.push(VolumeOp { kind, begun, answer, mapped: 0 });
+    guarantees::begun(world, kind);
+    let changes = world.model.guarantees.changes;
+    world.model.ops.push(VolumeOp { kind, begun, answer, mapped: 0, changes });
     world.model.widen();
     world.ready = true;
 }
@@ -210,6 +224,7 @@ fn tell(
     world.runtime.spawn(async move {
         let result = operation.await.map_err(|error| match error {
             VolumeError::Device(error) => error,
+            VolumeError::Pool(PoolError::FewAddresses { .. }) => Status::CapacityExceeded.into(),
             // No fault of the device: the life fails.
             _ => Status::InvalidField.into(),
         });
@@ -240,9 +255,10 @@ pub(super) fn collect(world: &mut VolumeWorld) -> Result<(), Failure> {
             at += 1;
             continue;
         };
-        let VolumeOp { kind, begun, mapped, .. } = world.model.ops.swap_remove(at);
+        let VolumeOp { kind, begun, mapped, changes, .. } = world.model.ops.swap_remove(at);
         world.trace.note(|| format!("ended, begun at {begun}: {kind:?} {answer:?}"));
-        let mapped_now = world.model.oracle.may_be_mapped();
+        guarantees::judge(world, kind, changes, &answer)?;
+        let mapped_now = world.model.oracle.may_be_mapped() + guarantees::set_aside_blocks(world, changes);
         // The refusal was decided before other operations that free space completed.
         world.model.ops.iter_mut().for_each(|op| op.mapped = op.mapped.max(mapped_now));
         answered(world, kind, begun, mapped.max(mapped_now), answer)?;
@@ -259,6 +275,12 @@ fn answered(
 ) -> Result<(), Failure> {
     let data = match (answer, kind) {
         (Ok(data), _) => data,
+        (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::RollBack { number, .. }) => {
+            // A larger snapshot needs more extents than those that are free.
+            let range = world.model.volume.as_ref().map_or(0..0, |volume| volume.range(number));
+            world.model.oracle.refuse(range.start, range.end - range.start, begun);
+            return Ok(());
+        }
         // A full pool has no room for a record, for an extent of a snapshot, or for the entries of a removal.
         // A cut of the end discards blocks, which snapshots then keep, and finishes removals of snapshots.
         (Err(DeviceError::Status(Status::CapacityExceeded)), VolumeOpKind::Shrink { from, to })
@@ -323,6 +345,7 @@ fn answered(
             let reads = world.model.ops.iter().any(is_read);
             world.model.oracle.flushed(begun, reads);
         }
+        VolumeOpKind::Guarantee { .. } => guarantees::ended(world, kind, !data.is_empty())?,
         VolumeOpKind::Grow { .. } => take_size(world)?,
         VolumeOpKind::Shrink { from, to } => {
             world.model.oracle.end(to, from - to, begun, false);
@@ -339,6 +362,7 @@ fn answered(
         VolumeOpKind::Clone { number, .. } => {
             world.counts.own.clones += 1;
             let (range, is_there) = take_replaced(world, number)?;
+            guarantees::replaced(world, number);
             match is_there {
                 true => world.model.oracle.end(range.start, range.end - range.start, begun, true),
                 // A full pool has no room for the record: the volume is empty.
@@ -352,6 +376,7 @@ fn answered(
         VolumeOpKind::Replace { number } => {
             world.counts.own.replacements += 1;
             let (range, _) = take_replaced(world, number)?;
+            guarantees::replaced(world, number);
             world.model.oracle.end(range.start, range.end - range.start, begun, true);
         }
     }

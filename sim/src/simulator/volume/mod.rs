@@ -4,6 +4,7 @@
 //! while the volume runs, and all data after every recovery. At random moments the world is copied, the copy's power is
 //! cut, and its recovery is judged, with a member lost at the same moment if there is an array below.
 
+mod guarantees;
 mod helpers;
 mod lifecycle;
 mod load;
@@ -65,6 +66,7 @@ impl LayerModel for VolumeModel {
         counts.removed_snapshots += other.removed_snapshots;
         counts.returns += other.returns;
         counts.clones += other.clones;
+        counts.guarantees += other.guarantees;
         counts.refusals += other.refusals;
     }
 
@@ -166,6 +168,7 @@ impl LayerModel for VolumeModel {
             in_no_volume: self.in_no_volume,
             snapshots: self.snapshots.clone(),
             next_snapshot: self.next_snapshot,
+            guarantees: self.guarantees.clone(),
             ..VolumeModel::new(self.scenario.clone())
         }
     }

@@ -1,7 +1,7 @@
 //! State of the volume under test: outstanding operations, permitted contents of its blocks, injected faults.
 
 use super::{
-    oracle::{Content, SnapshotOracle, VolumeOracle},
+    oracle::{Content, GuaranteeOracle, SnapshotOracle, VolumeOracle},
     scenario::VolumeScenario,
     tested::Tested,
 };
@@ -62,6 +62,11 @@ pub(super) enum VolumeOpKind {
         number: usize,
         id: u64,
     },
+    /// Blocks are guaranteed to a volume of a pool.
+    Guarantee {
+        number: usize,
+        blocks: u64,
+    },
 }
 
 /// The result of an operation, with the data of a read; `None` while it is outstanding.
@@ -73,6 +78,8 @@ pub(super) struct VolumeOp {
     pub(super) answer: Answer,
     /// The largest number of blocks that may have been mapped since the operation began, as of the last count.
     pub(super) mapped: u64,
+    /// [`GuaranteeOracle::changes`] when it began.
+    pub(super) changes: u64,
 }
 
 /// Counters of the volume, to show that runs reach the relevant cases.
@@ -93,6 +100,8 @@ pub struct VolumeCounts {
     pub removed_snapshots: u64,
     pub returns: u64,
     pub clones: u64,
+    /// Guarantees that were set or changed.
+    pub guarantees: u64,
     /// Writes refused because the volume was full.
     pub refusals: u64,
 }
@@ -109,6 +118,7 @@ pub struct VolumeModel {
     /// The volumes after a replacement of one of them.
     pub(super) replaced: Rc<RefCell<Option<Tested>>>,
     pub(super) snapshots: Vec<SnapshotOracle>,
+    pub(super) guarantees: GuaranteeOracle,
     /// Number of the next snapshot.
     pub(super) next_snapshot: u64,
     /// Mapped blocks of no volume, as last counted.
@@ -134,6 +144,7 @@ impl VolumeModel {
             sizes: Vec::new(),
             replaced: Rc::default(),
             snapshots: Vec::new(),
+            guarantees: GuaranteeOracle::default(),
             next_snapshot: 0,
             in_no_volume: 0,
             ops: Vec::new(),
@@ -214,7 +225,7 @@ pub(super) fn uses(world: &VolumeWorld, a: VolumeOpKind, b: VolumeOpKind) -> boo
         | VolumeOpKind::Discard { at, blocks }
         | VolumeOpKind::Read { at, blocks } => at < range.end && range.start < at + blocks,
         VolumeOpKind::Flush => false,
-        VolumeOpKind::Snapshot { number, .. } => number == replaced,
+        VolumeOpKind::Snapshot { number, .. } | VolumeOpKind::Guarantee { number, .. } => number == replaced,
         VolumeOpKind::ReadSnapshot { .. } | VolumeOpKind::RemoveSnapshot { .. } => false,
         VolumeOpKind::Grow { .. }
         | VolumeOpKind::Shrink { .. }

@@ -103,7 +103,13 @@ impl VolumeOracle {
 
     /// Number of blocks that may hold other data than zeros.
     pub fn may_be_mapped(&self) -> u64 {
-        self.blocks.iter().filter(|versions| versions.iter().any(|v| v.write > 0)).count() as u64
+        self.may_be_mapped_in(0, self.blocks())
+    }
+
+    /// As [`VolumeOracle::may_be_mapped`], of some blocks; those that a growth has just added have no data.
+    pub fn may_be_mapped_in(&self, at: u64, blocks: u64) -> u64 {
+        let of_range = self.blocks.iter().skip(at as usize).take(blocks as usize);
+        of_range.filter(|versions| versions.iter().any(|v| v.write > 0)).count() as u64
     }
 
     /// Whether all of these blocks hold data, in any order of the writes in flight.
@@ -284,6 +290,27 @@ impl SnapshotOracle {
     /// The contents of its blocks, if all are certain.
     pub fn certain(&self) -> Option<Vec<Content>> {
         self.blocks.iter().map(|contents| Some(*contents.first()?).filter(|_| contents.len() == 1)).collect()
+    }
+}
+
+/// The guarantees of the volumes of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct GuaranteeOracle {
+    /// By volume: the blocks that may be guaranteed; 0 if there are none.
+    permitted: Vec<Vec<u64>>,
+    /// Number of changes that have begun or ended.
+    pub changes: u64,
+    /// The power was cut: writes may have come back that were discarded, so that more is taken than fits.
+    pub has_lost: bool,
+}
+
+impl GuaranteeOracle {
+    /// The blocks that may be guaranteed to a volume.
+    pub fn of(&mut self, number: usize) -> &mut Vec<u64> {
+        while self.permitted.len() <= number {
+            self.permitted.push(vec![0]);
+        }
+        &mut self.permitted[number]
     }
 }
 

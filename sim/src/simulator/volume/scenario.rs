@@ -42,6 +42,8 @@ pub struct VolumeScenario {
     pub extent_blocks: u32,
     /// Whether snapshots and clones are made of the volumes of a pool.
     pub snapshots: bool,
+    /// Whether space is guaranteed to volumes of a pool.
+    pub guarantees: bool,
     /// Size of the volume, or of all of a pool, in percent of the usable blocks.
     pub size_percent: u64,
     /// The volume is filled before anything else.
@@ -85,6 +87,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         volumes: 0,
         extent_blocks: 16,
         snapshots: false,
+        guarantees: false,
         // Rarely larger than the usable blocks; or full, so that victims are full, too; or with many pages of the
         // map.
         size_percent: if shape == MANY_ZONES {
@@ -141,6 +144,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         scenario.volumes = 1 + own.below(4);
         scenario.extent_blocks = 16 * (1 + own.below(6)) as u32;
         scenario.snapshots = scenario.shards == 1 && own.chance(2, 3);
+        scenario.guarantees = scenario.shards == 1 && own.chance(1, 2);
     }
     (life, scenario)
 }

@@ -4,7 +4,8 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     volume::{
-        Codec, CompressionWorkers, NewSnapshot, NewVolume, Pool, Unit, Volume, VolumeError, VolumeStatus,
+        Codec, CompressionWorkers, NewSnapshot, NewVolume, Pool, PoolError, Unit, Volume, VolumeError,
+        VolumeStatus,
     },
 };
 use std::{ops::Range, rc::Rc};
@@ -260,11 +261,11 @@ impl Tested {
 
     /// Checks the map; returns the number of mapped blocks that are in no volume.
     pub async fn audit(&self) -> Result<u64, String> {
+        let Some(pool) = &self.pool else { return self.space.audit().await.map(|()| 0) };
+        // From now on the counts follow all changes.
+        pool.space_use().await.map_err(|error| error.to_string())?;
         self.space.audit().await?;
-        match &self.pool {
-            Some(pool) => pool.audit().await,
-            None => Ok(0),
-        }
+        pool.audit().await
     }
 
     /// Most blocks that a pool maps beside those of its volumes, and whether writes may be refused in spite of room: it
@@ -273,8 +274,27 @@ impl Tested {
         self.pool.as_ref().map_or((0, false), |pool| {
             let (extents, free, _) = pool.extents();
             let is_missing = self.volumes.iter().any(|tested| tested.volume.is_none());
-            (extents as u64 + self.volumes.len() as u64, free == 0 || is_missing)
+            let is_without_extents = free as u64 <= pool.extents_set_aside();
+            (extents as u64 + self.volumes.len() as u64, is_without_extents || is_missing)
         })
+    }
+
+    /// Guarantees blocks to a volume of a pool; whether that was possible.
+    pub async fn guarantee(&self, number: usize, blocks: u64) -> Result<bool, VolumeError> {
+        let Some(volume) = &self.volumes[number].volume else { return Ok(false) };
+        match volume.guarantee(blocks).await {
+            Err(VolumeError::Pool(
+                PoolError::NotGuaranteeable { .. }
+                | PoolError::FewAddresses { .. }
+                | PoolError::GuaranteeInSmallZones { .. },
+            )) => Ok(false),
+            guaranteed => guaranteed.map(|()| true),
+        }
+    }
+
+    /// Blocks that are guaranteed to a volume of a pool.
+    pub fn guaranteed(&self, number: usize) -> u64 {
+        self.volumes[number].volume.as_ref().map_or(0, Volume::guaranteed)
     }
 
     pub fn is_over_committed(&self) -> bool {
@@ -310,6 +330,7 @@ pub async fn add(pool: &Pool, number: usize, blocks: u64) -> Result<Volume, Volu
         codec: None,
         unit: Unit::default(),
         limits: Default::default(),
+        guaranteed: 0,
     };
     pool.add(new).await
 }
