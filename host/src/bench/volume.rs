@@ -24,7 +24,10 @@ use anyhow::{Context, Error, Result, bail};
 use emu::rng::Rng;
 use engine::{
     buf::{BLOCK, Buf},
-    volume::{self, NewVolume, Opened, Pool, SectorSize, Unit, Volume, VolumeCreateOptions, VolumeOptions},
+    volume::{
+        self, NewSnapshot, NewVolume, Opened, Pool, SectorSize, Unit, Volume, VolumeCreateOptions,
+        VolumeOptions,
+    },
 };
 use serde::Serialize;
 use std::rc::Rc;
@@ -51,6 +54,7 @@ struct VolumeCosts {
     read_4k_random_ns: f64,
     lone_writes: Vec<LoneWriteCosts>,
     pools: Vec<PoolCosts>,
+    snapshots: Vec<SnapshotCosts>,
     compression: Vec<CompressionCosts>,
     units: Vec<UnitCosts>,
 }
@@ -73,6 +77,17 @@ struct PoolCosts {
     write_4k_random_allocations: f64,
     read_4k_random_ns: f64,
     /// Time relative to one volume without a pool, from alternating rounds.
+    write_overhead: f64,
+    read_overhead: f64,
+}
+
+/// Cost of 4 KiB requests at random places of a volume with snapshots, queue depth 64.
+#[derive(Serialize)]
+struct SnapshotCosts {
+    snapshots: u64,
+    write_4k_random_ns: f64,
+    read_4k_random_ns: f64,
+    /// Time relative to a volume of a pool without snapshots, from alternating rounds.
     write_overhead: f64,
     read_overhead: f64,
 }
@@ -143,8 +158,8 @@ impl VolumeRig {
         Ok((VolumeRig { reactor, volume, volumes }, device))
     }
 
-    /// Volumes of a pool, with as many blocks in all as one volume has.
-    fn with_pool(count: u64, writes: u64) -> Result<VolumeRig> {
+    /// Volumes of a pool, with as many blocks in all as one volume has, and snapshots of the first of them.
+    fn with_pool(count: u64, snapshots: u64, writes: u64) -> Result<VolumeRig> {
         let zones = ZONES + writes * 5 / 4 / Idle::zone_blocks();
         let (device, reactor) = (Rc::new(Idle::new(zones as u32)), Reactor::default());
         let runtime = reactor.runtime();
@@ -168,6 +183,12 @@ impl VolumeRig {
                     guaranteed: 0,
                 };
                 volumes.push(pool.add(new).await?);
+            }
+            for number in 0..snapshots {
+                // Each one keeps a block.
+                volumes[0].write(number, &Buf::zeroed(BLOCK), false).await?;
+                let [volume, name] = [0, number].map(|number| number.to_string());
+                pool.snapshot(vec![NewSnapshot { volume, name, uuid: [3; 16] }]).await?;
             }
             Ok((volumes[0].clone(), Rc::new(volumes)))
         };
@@ -237,6 +258,17 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             ]
         };
         let pools = table_of(head, &costs.pools, row);
+        let head = ["snapshots of a volume", "4 KiB write", "to none", "4 KiB read", "to none"];
+        let row = |row: &SnapshotCosts| {
+            vec![
+                row.snapshots.to_string(),
+                format!("{:.0} ns", row.write_4k_random_ns),
+                format!("{:.3}", row.write_overhead),
+                format!("{:.0} ns", row.read_4k_random_ns),
+                format!("{:.3}", row.read_overhead),
+            ]
+        };
+        let snapshots = table_of(head, &costs.snapshots, row);
         [
             "a volume on a drive that answers at once, one core\n".to_string(),
             line("4 KiB write, random, queue depth 64", costs.write_4k_random_ns),
@@ -247,6 +279,8 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
             lone_writes,
             "\n".into(),
             pools,
+            "\n".into(),
+            snapshots,
             "\n".into(),
             compression,
             "\n".into(),
@@ -273,6 +307,8 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
     let lone_writes =
         [lone_writes(rounds, "words", &words())?, lone_writes(rounds, "noise", &noise())?].into();
     let pools = [1, 100].into_iter().map(|volumes| pool_costs(rounds, volumes)).collect::<Result<_>>()?;
+    let snapshots = [0, 1, 200].into_iter().map(|snapshots| snapshot_costs(rounds, snapshots));
+    let snapshots = snapshots.collect::<Result<_>>()?;
     let mut compression = Vec::new();
     for (codec, helped) in
         [("off", false), ("lz4", false), ("lz4", true), ("zstd:1", false), ("zstd:1", true), ("zstd:3", true)]
@@ -292,6 +328,7 @@ fn measured(rounds: usize) -> Result<VolumeCosts> {
         read_4k_random_ns: read_ns,
         lone_writes,
         pools,
+        snapshots,
         compression,
         units,
     })
@@ -308,17 +345,11 @@ fn lone_writes(rounds: usize, data: &'static str, blocks: &[Buf]) -> Result<Lone
 /// Cost of a pool with so many volumes.
 fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
     let writes = 2 * (rounds as u64 + 1) * REQUESTS;
-    let (plain, pool) = (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, writes)?);
+    let (plain, pool) =
+        (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, 0, writes)?);
     let block = noise();
-    let compared = |blocks: &[Buf]| {
-        medians(rounds, |round| {
-            let (without, _) = play(&plain, blocks, random(&plain, REQUESTS, round))?;
-            let (with, _) = play(&pool, blocks, random(&pool, REQUESTS, round))?;
-            Ok((with, with / without))
-        })
-    };
-    let (write_4k_random_ns, write_overhead) = compared(&block)?;
-    let (read_4k_random_ns, read_overhead) = compared(&[])?;
+    let (write_4k_random_ns, write_overhead) = compared(rounds, (&plain, &pool), &block)?;
+    let (read_4k_random_ns, read_overhead) = compared(rounds, (&plain, &pool), &[])?;
     let (_, write_4k_random_allocations) =
         medians(rounds, |round| play(&pool, &block, random(&pool, REQUESTS, round)))?;
     Ok(PoolCosts {
@@ -328,6 +359,25 @@ fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
         read_4k_random_ns,
         write_overhead,
         read_overhead,
+    })
+}
+
+/// Cost of a volume with so many snapshots.
+fn snapshot_costs(rounds: usize, snapshots: u64) -> Result<SnapshotCosts> {
+    let writes = (rounds as u64 + 1) * REQUESTS;
+    let rigs = (&VolumeRig::with_pool(1, 0, writes)?, &VolumeRig::with_pool(1, snapshots, writes)?);
+    let (write_4k_random_ns, write_overhead) = compared(rounds, rigs, &noise())?;
+    let (read_4k_random_ns, read_overhead) = compared(rounds, rigs, &[])?;
+    Ok(SnapshotCosts { snapshots, write_4k_random_ns, read_4k_random_ns, write_overhead, read_overhead })
+}
+
+/// Time of requests to the second of two rigs, and relative to that of the first, from alternating rounds: writes of
+/// `blocks`, or reads if there are none.
+fn compared(rounds: usize, (plain, other): (&VolumeRig, &VolumeRig), blocks: &[Buf]) -> Result<(f64, f64)> {
+    medians(rounds, |round| {
+        let (without, _) = play(plain, blocks, random(plain, REQUESTS, round))?;
+        let (with, _) = play(other, blocks, random(other, REQUESTS, round))?;
+        Ok((with, with / without))
     })
 }
 
