@@ -6,7 +6,7 @@
 //! [`Array::take_over`], and repaired with [`Array::attach`] and [`Array::rebuild`].
 
 use crate::{
-    buf::{BufPool, BufSource},
+    buf::{Buf, BufPool, BufSource},
     deferred::ArrayHandle,
     device::{Command, Completion, Geometry, ZonedDevice},
     format::Uuid,
@@ -394,6 +394,18 @@ impl ZonedDevice for Array {
 
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
+    }
+
+    fn note_room(&self, lba: Lba, blocks: u64) -> usize {
+        self.0.note_room(lba, blocks)
+    }
+
+    fn write_with_note(&self, lba: Lba, data: Buf, note: Buf) -> Completion {
+        self.0.write_with_note(lba, data, note)
+    }
+
+    fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        self.0.note(zone)
     }
 
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {

@@ -31,14 +31,14 @@ use crate::{
         },
         run,
         status::{ArrayStatus, MemberState},
-        zone::{dispatch, drain::changes, reread},
+        zone::{dispatch, drain::changes, note, reread},
     },
     runtime::{Gate, Runtime},
-    zone::Lba,
+    zone::{Lba, ZoneIndex},
 };
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
 };
 
@@ -90,6 +90,8 @@ struct AssemblyInputs {
     tails: Option<Tails>,
     /// Ends of all zones as reported to the host.
     ends: Vec<Option<u64>>,
+    /// Notes of these ends, by zone.
+    notes: BTreeMap<u32, Buf>,
     /// Power epochs of the drives at that time.
     power: Vec<PowerMark>,
     behaviour: ArrayOptions,
@@ -101,7 +103,12 @@ impl AssemblyInputs {
     }
 
     async fn look_at(&self, drives: Vec<Drive>) -> Result<ArrayLook, ArrayError> {
-        let known = KnownEnds { tails: self.tails.as_ref(), ends: &self.ends, power: &self.power };
+        let known = KnownEnds {
+            tails: self.tails.as_ref(),
+            ends: &self.ends,
+            notes: Some(&self.notes),
+            power: &self.power,
+        };
         look(&self.runtime, drives, known, self.behaviour).await
     }
 
@@ -170,6 +177,7 @@ impl ArrayHandle {
             returned: Vec::new(),
             tails,
             ends: Vec::new(),
+            notes: BTreeMap::new(),
             power: Vec::new(),
             behaviour,
         };
@@ -187,7 +195,8 @@ impl ArrayHandle {
         let known = KnownEnds { tails: tails.as_ref(), ..KnownEnds::default() };
         let raid =
             look(runtime, overlaid(runtime, drives).await, known, behaviour).await?.carry_out().await?;
-        (source.ends, source.power) = (assemble::ends(&raid), power::power_marks(&raid));
+        (source.ends, source.notes) = (assemble::ends(&raid), assemble::notes(&raid));
+        source.power = power::power_marks(&raid);
         Ok(ArrayHandle::with(raid, Some(DeferredState::new(Some(source), assembly, awaited))))
     }
 
@@ -418,6 +427,29 @@ impl ArrayHandle {
             },
             _ => dispatch::submit_command(&self.raid.borrow(), command),
         }
+    }
+
+    /// The running array, if it may be written now.
+    fn written(&self) -> Option<Rc<Raid>> {
+        self.held.borrow().is_none().then(|| self.raid())
+    }
+
+    /// See [`crate::device::ZonedDevice::note_room`].
+    pub fn note_room(&self, lba: Lba, blocks: u64) -> usize {
+        self.written().map_or(0, |raid| note::room(&raid, lba, blocks))
+    }
+
+    /// See [`crate::device::ZonedDevice::write_with_note`].
+    pub fn write_with_note(&self, lba: Lba, data: Buf, note: Buf) -> Completion {
+        match self.written() {
+            Some(raid) => dispatch::write_with_note(&raid, lba, data, note),
+            None => Completion::failed(Status::InvalidField),
+        }
+    }
+
+    /// See [`crate::device::ZonedDevice::note`].
+    pub fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        note::note(&self.raid.borrow(), zone)
     }
 
     /// See [`crate::device::ZonedDevice::reread`].

@@ -32,6 +32,23 @@ pub trait ZonedDevice {
         None
     }
 
+    /// Longest note, in bytes, of a write of `blocks` blocks at `lba`; 0 if it cannot have one. A *note* is kept with the
+    /// end of a zone: it is durable with the write, and the next write to the zone replaces or drops it.
+    fn note_room(&self, _lba: Lba, _blocks: u64) -> usize {
+        0
+    }
+
+    /// Writes `data` at `lba`, durably, with a note for which there is room ([`ZonedDevice::note_room`]). No crash leaves
+    /// `data` below the write pointer without the note, unless later blocks of the zone are there, too.
+    fn write_with_note(&self, _lba: Lba, _data: Buf, _note: Buf) -> Completion {
+        Completion::failed(Status::InvalidField)
+    }
+
+    /// The note of the last write to a zone in which no write is in flight; `None` if that had none.
+    fn note(&self, _zone: ZoneIndex) -> Option<Buf> {
+        None
+    }
+
     /// Preferred write size in blocks, from the start of a zone on; 1 if the device has no preference.
     fn optimal_write_blocks(&self) -> u64 {
         1

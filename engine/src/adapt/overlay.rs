@@ -236,6 +236,13 @@ impl ZonedDevice for Overlay {
         self.device.optimal_write_blocks()
     }
 
+    fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        let (written, geometry) = (self.written.borrow(), self.device.geometry());
+        let zone_blocks = geometry.start(zone)..geometry.start(ZoneIndex(zone.0 + 1));
+        let is_below = !written.reset.contains(&zone) && written.blocks.range(zone_blocks).next().is_none();
+        is_below.then(|| self.device.note(zone)).flatten()
+    }
+
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         let written = self.written.borrow();
         let is_below = !written.blocks.contains_key(&lba)

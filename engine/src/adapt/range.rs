@@ -1,6 +1,7 @@
 //! Some consecutive zones of a device as a device of its own.
 
 use crate::{
+    buf::Buf,
     device::{Command, Completion, DriveId, Geometry, Slots, Status, ZonedDevice, Zones},
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
@@ -99,6 +100,21 @@ impl ZonedDevice for ZoneRange {
 
     fn drive_id(&self) -> DriveId {
         self.device.drive_id()
+    }
+
+    fn note_room(&self, lba: Lba, blocks: u64) -> usize {
+        self.device.note_room(self.lba(lba), blocks)
+    }
+
+    fn write_with_note(&self, lba: Lba, data: Buf, note: Buf) -> Completion {
+        match self.geometry.locate(lba).0.0 < self.geometry.zones {
+            true => self.device.write_with_note(self.lba(lba), data, note),
+            false => Completion::failed(Status::InvalidField),
+        }
+    }
+
+    fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        self.device.note(self.zone(zone))
     }
 
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {

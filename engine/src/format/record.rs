@@ -224,6 +224,8 @@ pub enum Record {
     Parity(ParityRecord),
     /// End of the data of a zone.
     Tail(TailRecord),
+    /// As [`Record::Tail`], with the note of the last write: only in log blocks.
+    Note(TailRecord, Buf),
     /// Parts of a zone that are lost.
     Lacks(Lacks),
     /// Blocks that a rebuild could not decode.
@@ -249,6 +251,8 @@ pub enum Record {
 
 /// Bytes of a zone record in a checkpoint.
 pub const ZONE_BYTES: usize = 40;
+/// Longest note, in bytes: with its tail it fits into a block.
+pub const MOST_NOTE_BYTES: usize = BLOCK - HEADER_BYTES - TAIL_BYTES - 8;
 /// Bytes of a tail in a checkpoint.
 pub const TAIL_BYTES: usize = 24;
 const BURNED_BYTES: usize = 32;
@@ -274,6 +278,7 @@ impl Record {
             Record::Decided { .. } => 11,
             Record::Claim { .. } => CLAIM,
             Record::Checksums(_) => 13,
+            Record::Note(..) => 14,
         }
     }
 
@@ -295,6 +300,10 @@ impl Record {
             }
             Record::Parity(parity) => parity.encode(out),
             Record::Tail(tail) => tail.encode(out),
+            Record::Note(tail, note) => {
+                tail.encode(out);
+                out.u32(note.len() as u32).u32(0).bytes(note);
+            }
             Record::Lacks(Lacks { zone, members, epoch }) => {
                 out.u32(*zone).u32(*members).u64(*epoch);
             }
@@ -332,6 +341,10 @@ impl Record {
                 Record::Decided { zone, epoch: from.u64()? }
             }
             13 => Record::Checksums(LastChecksums::decode(from)?),
+            14 => {
+                let (tail, bytes, _) = (TailRecord::decode(from)?, from.u32()?, from.u32()?);
+                Record::Note(tail, Buf::copy_of(from.bytes(bytes as usize)?))
+            }
             CLAIM => Record::Claim { host: Uuid(from.array()?), id: Uuid(from.array()?) },
             _ => return Err(RecordError::Damaged),
         })
@@ -369,6 +382,11 @@ impl Record {
             }
             Record::Parity(parity) => parity.check(of),
             Record::Tail(tail) => tail.check(of),
+            Record::Note(tail, note) => {
+                tail.check(of)?;
+                expect(tail.generation == 0, "generation of tail", tail.generation)?;
+                expect((1..=MOST_NOTE_BYTES).contains(&note.len()), "note bytes", note.len() as u64)
+            }
             Record::Decided { zone, .. } => zone_exists(*zone),
             Record::Claim { .. } => Ok(()),
             Record::Checksums(checksums) => checksums.check(of),

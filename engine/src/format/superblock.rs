@@ -56,11 +56,15 @@ pub const SINGLE: u64 = 64;
 /// begin it.
 pub const GENERATIONS: u64 = 128;
 
+/// Incompatible feature: policy `zrwa`, where log blocks may have notes.
+pub const NOTES: u64 = 256;
+
 /// The features of checksums in blocks of the zones.
 const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Incompatible features that this code knows. A superblock with any other one is refused.
-pub const KNOWN_INCOMPATIBLE: u64 = GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE | GENERATIONS;
+pub const KNOWN_INCOMPATIBLE: u64 =
+    GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE | GENERATIONS | NOTES;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -351,6 +355,11 @@ impl Superblock {
         self.has_checksums_in_metadata() && has_records
     }
 
+    /// Whether log blocks may have notes.
+    pub fn has_notes(&self) -> bool {
+        self.incompatible & NOTES != 0
+    }
+
     /// Whether each block of a data zone has a checksum in a block of the zone.
     pub fn has_checksum_blocks(&self) -> bool {
         self.checksum_group_blocks > 0
@@ -508,7 +517,8 @@ impl Superblock {
         let generations_can_be = self.has_checksums_in_metadata() && self.policy == Policy::Zrwa;
         let features_can_be = exclusive.count_ones() <= 1
             && (!has_sums || self.group_blocks > 1)
-            && (!has_generations || generations_can_be);
+            && (!has_generations || generations_can_be)
+            && (!self.has_notes() || self.policy == Policy::Zrwa);
         expect(features_can_be, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;

@@ -484,6 +484,7 @@ fn record_kinds_match_document_and_others_are_rejected() {
         (Record::Decided { zone: 0, epoch: 0 }, "decided"),
         (Record::Claim { host: uuid_of(1), id: uuid_of(2) }, "claim"),
         (Record::Checksums(last_checksums()), "checksums"),
+        (Record::Note(tail(1), Buf::copy_of(b"note")), "note"),
     ];
     assert_eq!(names[0], (1, "checkpoint"));
     assert_eq!(names.len(), coded.len() + 1);
@@ -535,6 +536,14 @@ fn record_fields_match_document() {
     let mut rest = &bytes[..];
     take_tail(&mut rest, 5);
     assert!(rest.is_empty());
+    let record = Record::Note(TailRecord { generation: 0, ..tail(1) }, Buf::copy_of(b"note"));
+    let fields_of_tail = [
+        ("generation", &[0; 4][..]),
+        ("epoch", &u64_of(2).to_le_bytes()),
+        ("tail", &u64_of(3).to_le_bytes()),
+    ];
+    let fields = [("zone", &a[..]), ("note bytes", &4u32.to_le_bytes()), ("note", b"note")];
+    check_payload(&record, 14, "Note", &fields_of_tail.into_iter().chain(fields).collect::<Vec<_>>());
     let record = Record::Lacks(Lacks { zone: u32_of(1), members: u32_of(2), epoch: u64_of(3) });
     check_payload(&record, 9, "Lacks", &[("zone", &a), ("members", &b), ("epoch", &c)]);
     let bytes = payload(&Record::BadBlocks(bad_blocks(6)), 10);

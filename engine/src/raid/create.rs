@@ -11,7 +11,8 @@ use crate::{
         record::{Record, ZoneRecord},
         superblock::{
             AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GENERATIONS, GROUP_CHECKSUMS,
-            GROUPS, Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS, members_of,
+            GROUPS, NOTES, Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS,
+            members_of,
         },
     },
     raid::{
@@ -373,6 +374,7 @@ fn plan(
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
             | (if parities == 0 { SINGLE } else { 0 })
             | (if marks_have_sums && policy == Policy::Zrwa { GENERATIONS } else { 0 })
+            | (if policy == Policy::Zrwa { NOTES } else { 0 })
             | match options.checksums {
                 false => 0,
                 _ if options.group_blocks > 0 => GROUP_CHECKSUMS,

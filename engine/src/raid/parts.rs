@@ -45,6 +45,8 @@ pub struct Raid {
     pub checksums: bool,
     /// Whether a record begins each generation of a zone ([`crate::raid::generations`]).
     pub logs_generations: bool,
+    /// Whether log blocks may have notes.
+    pub keeps_notes: bool,
     /// Geometry of the array.
     pub geometry: Geometry,
     pub behaviour: ArrayOptions,
@@ -93,6 +95,7 @@ impl Raid {
             layout,
             checksums: superblock.has_checksums_in_metadata(),
             logs_generations: superblock.logs_generations(),
+            keeps_notes: superblock.has_notes(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
             members,

@@ -10,11 +10,12 @@ use super::{
     ops::{Op, OpKind, WaitingChange, outcome},
     oracle::Change,
     schedule::Moment,
+    subject::Subject,
     world::{Failure, World},
 };
 use engine::{
     buf::Buf,
-    device::{Command, DeviceError, Done, Geometry, Zones},
+    device::{Command, Completion, DeviceError, Done, Geometry, Zones},
     zone::{Lba, ZoneIndex},
 };
 
@@ -211,11 +212,18 @@ pub(super) fn write(world: &mut World<'_>, zone: u32, blocks: u64, fua: bool, ap
     let (start, data) = world.oracle.write(zone, world.pool.take(blocks).freeze());
     let life = world.oracle.zones[zone as usize].life;
     let kind = OpKind::Write { zone, start, end: start + blocks, fua, append, life };
-    let command = if append {
-        Command::append(ZoneIndex(zone), data, fua)
-    } else {
-        Command::write(Lba(zone_start + start), data, fua)
-    };
+    let lba = Lba(zone_start + start);
+    let room = world.subject.as_ref().map_or(0, |subject| subject.note_room(lba, blocks));
+    // Every fourth write that may have a note has one.
+    if fua
+        && !append
+        && room > 0
+        && let Some(note) = world.oracle.note(zone, room)
+    {
+        return submit_as(world, kind, |subject| subject.write_with_note(lba, data, note));
+    }
+    let command =
+        if append { Command::append(ZoneIndex(zone), data, fua) } else { Command::write(lba, data, fua) };
     submit(world, kind, command);
 }
 
@@ -267,10 +275,14 @@ fn issue_wrong(world: &mut World<'_>, zone: u32, limits: &Geometry) {
 }
 
 fn submit(world: &mut World<'_>, kind: OpKind, command: Command) {
+    submit_as(world, kind, |subject| subject.submit(command));
+}
+
+fn submit_as(world: &mut World<'_>, kind: OpKind, start: impl FnOnce(&dyn Subject) -> Completion) {
     let Some(subject) = &world.subject else { return };
     world.counts.operations += 1;
     world.trace.note(|| format!("host submits: {kind}"));
-    let completion = subject.submit(command);
+    let completion = start(&**subject);
     world.ops.push(Op { kind, completion });
 }
 

@@ -20,6 +20,7 @@ use engine::{
     buf::{BLOCK, Buf},
     zone::{ZoneInfo, ZoneState},
 };
+use std::collections::BTreeMap;
 
 /// A reset or finish that was submitted and has not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum Change {
 pub struct OracleZone {
     /// For each block up to the submitted end, the number of the write that wrote it.
     writes: Vec<u64>,
+    /// The notes of writes, by the end of the write.
+    notes: BTreeMap<u64, Vec<u8>>,
     /// Number of resets of the zone so far.
     pub life: u64,
     /// End of the writes that have completed.
@@ -59,6 +62,8 @@ pub struct OracleZone {
     pub opening: bool,
     /// Counts towards the limit of active zones.
     pub active: bool,
+    /// The last recovery reported an end inside a write with a note.
+    is_torn: bool,
 }
 
 impl OracleZone {
@@ -76,6 +81,17 @@ impl OracleZone {
     /// Counts a completed operation.
     pub fn end(&mut self) {
         self.in_flight -= 1;
+    }
+
+    /// Drops the writes from block `end` on.
+    fn truncate(&mut self, end: u64) {
+        let (below, above) = self.writes.split_at(end.min(self.submitted()) as usize);
+        // The write that the end divides, and where that would have ended.
+        let divided = below.last().filter(|write| above.first() == Some(write));
+        let rest = above.iter().take_while(|write| Some(*write) == divided).count() as u64;
+        self.is_torn = rest > 0 && self.notes.contains_key(&(end + rest));
+        self.writes.truncate(end as usize);
+        self.notes.retain(|tail, _| *tail <= end);
     }
 
     fn clear(&mut self) {
@@ -155,6 +171,43 @@ impl Oracle {
             z.opened = false;
         }
         (start, data)
+    }
+
+    /// Draws the note of the write that was recorded last, up to `most` bytes; `None` for three of four writes.
+    pub fn note(&mut self, zone: u32, most: usize) -> Option<Buf> {
+        let z = &mut self.zones[zone as usize];
+        let write = *z.writes.last()?;
+        let word = (write << 32 | z.submitted() << 8 | zone as u64).to_le_bytes();
+        let length = 8 + (write as usize * 131) % (most - 7);
+        let note: Vec<u8> = word.into_iter().cycle().take(length).collect();
+        (write % 4 == 0).then(|| {
+            z.notes.insert(z.submitted(), note.clone());
+            Buf::copy_of(&note)
+        })
+    }
+
+    /// Checks the note of a zone after a recovery: that of the write at its end, or none. A write with a note is there
+    /// wholly or not at all.
+    ///
+    /// # Errors
+    /// The note is wrong.
+    pub fn check_note(&self, info: &ZoneInfo, note: Option<&[u8]>) -> Result<(), String> {
+        let (zone, state) = (info.zone.0, &self.zones[info.zone.0 as usize]);
+        if !info.state.is_active() {
+            return Ok(());
+        }
+        let expected = state.notes.get(&info.wp_blocks).map(|note| &note[..]);
+        if state.is_torn {
+            return Err(format!("zone {zone} ends at {}, inside a write with a note", info.wp_blocks));
+        }
+        if note != expected {
+            let (length, other) = (note.map(<[u8]>::len), expected.map(<[u8]>::len));
+            let end = info.wp_blocks;
+            return Err(format!(
+                "zone {zone} has a note of {length:?} bytes at its end, {end}, instead of {other:?}"
+            ));
+        }
+        Ok(())
     }
 
     /// Whether a write of this life of the zone may fail because a reset or finish has overtaken it.
@@ -323,7 +376,7 @@ impl Oracle {
             return Err(format!("zone {} went back to {wp}, below {promised}, as it began", info.zone.0));
         }
         zone.life += 1;
-        zone.writes.truncate(wp as usize);
+        zone.truncate(wp);
         (zone.durable, zone.recovered, zone.acknowledged, zone.noted) = (wp, wp, wp, wp);
         (zone.active, zone.opened) = (wp > 0, false);
         Ok(())
@@ -437,7 +490,7 @@ fn recovered_zone(zone: &mut OracleZone, capacity: u64, info: &ZoneInfo) -> Resu
     if !finished && (wp == capacity) != (info.state == ZoneState::Full) {
         return Err(format!("the state does not go with the write pointer {wp}"));
     }
-    zone.writes.truncate(wp as usize);
+    zone.truncate(wp);
     (zone.durable, zone.recovered, zone.answered) = (wp, wp, 0);
     if !finished {
         // In a finished zone, writes that the finish has overtaken may be there or read as zeros.

@@ -26,7 +26,14 @@ pub(super) fn recovered(world: &mut World<'_>, report: &[ZoneInfo]) -> Result<()
     world.oracle.recovered(report).map_err(|what| match offline[..] {
         [] => Failure(what),
         _ => Failure(format!("{what}; offline: {offline:?}")),
-    })
+    })?;
+    report.iter().try_for_each(|info| check_note(world, info))
+}
+
+/// Checks the note of a recovered zone.
+fn check_note(world: &World<'_>, info: &ZoneInfo) -> Result<(), Failure> {
+    let note = world.subject.as_ref().and_then(|subject| subject.note(info.zone));
+    world.oracle.check_note(info, note.as_deref()).map_err(Failure)
 }
 
 /// Records the result of a recovery for coverage, before the oracle takes it over.
@@ -118,6 +125,7 @@ pub(super) fn take_report(
             }
         } else {
             world.oracle.recovered_in(info)?;
+            check_note(world, info)?;
         }
     }
     Ok(report)

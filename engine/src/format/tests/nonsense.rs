@@ -158,6 +158,10 @@ fn record_mutations_are_read_or_rejected_without_panic() {
         Record::Finish { zone: 1, epoch: 2, tail_blocks: 3 },
         Record::Parity(parity(0)),
         Record::Tail(TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 }),
+        Record::Note(
+            TailRecord { zone: 1, generation: 0, epoch: 2, tail_blocks: 3 },
+            Buf::copy_of(&[5; 300]),
+        ),
     ];
     let mut random = random(0x5eed);
     let (mut read, mut refused) = (0, 0);

@@ -149,6 +149,8 @@ pub struct LiveRecords {
     /// Blocks that replace burned or unreadable ones; their chunk is [`RELOCATED`].
     pub relocated: LoggedParity,
     pub tails: BTreeMap<u32, TailRecord>,
+    /// Notes of tails, by zone; not in checkpoints.
+    pub notes: BTreeMap<u32, (TailRecord, Buf)>,
     /// Checksums of the ends of zones when the array was closed; not in checkpoints.
     pub checksums: BTreeMap<(u32, u64), LastChecksums>,
     /// A part of the log was unreadable or damaged when it was read: records may be missing.
@@ -181,6 +183,10 @@ impl LiveRecords {
                 }
                 self.add_tail(*tail);
             }
+            Record::Note(tail, note) => {
+                self.add_tail(*tail);
+                self.notes.insert(tail.zone, (*tail, note.clone()));
+            }
             Record::Checkpoint(checkpoint) => {
                 let epoch = |zone: u32| checkpoint.zones.get(zone as usize).map_or(0, |zone| zone.epoch);
                 let incomplete = checkpoint.incomplete.iter().map(|zone| (*zone, epoch(*zone))).collect();
@@ -200,6 +206,7 @@ impl LiveRecords {
         self.parity.retain(|zone, epoch, _, _, _| keep(zone, epoch));
         self.relocated.retain(|zone, epoch, _, _, _| keep(zone, epoch));
         self.tails.retain(|zone, tail| keep(*zone, tail.epoch));
+        self.notes.retain(|zone, (tail, _)| keep(*zone, tail.epoch));
     }
 
     fn add(&mut self, record: &ParityRecord, chunk_blocks: u64) {

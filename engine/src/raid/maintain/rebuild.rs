@@ -45,7 +45,7 @@ use crate::{
         zone::{
             exclusion,
             flow::{Parities, Zone},
-            read, relocated, settle, spare, stripe,
+            note, read, relocated, settle, spare, stripe,
         },
     },
     runtime::{self, give_way},
@@ -525,13 +525,13 @@ async fn copy_log(raid: &Raid, zone: &Zone, member: usize, record: TailRecord) -
     let layout = &raid.layout;
     let last = record.tail_blocks.saturating_sub(1);
     let (mut members, place) = layout.log(last / layout.stripe_blocks());
-    let (record, everywhere) = (Record::Tail(record), record.generation > 0);
-    if everywhere {
-        return log_on(raid, member, record).await;
+    if record.generation > 0 {
+        return log_on(raid, member, Record::Tail(record)).await;
     }
     if !members.any(|holder| holder == member) {
         return Ok(());
     }
+    let record = note::record(zone, record);
     let ParityPlace::Row(row) = place else { return log_on(raid, member, record).await };
     let sequence = raid.membership.next_sequence();
     let block = zone.flow.borrow().log_block();

@@ -61,7 +61,7 @@ use crate::{
         power, run,
         seat::Seat,
         status::Progress,
-        zone::dispatch,
+        zone::{dispatch, drain::HeldCommand},
     },
     zone::ZoneIndex,
 };
@@ -242,8 +242,13 @@ async fn while_drained<T>(raid: &Rc<Raid>, member: usize, work: impl Future<Outp
     raid.drain.hand_over(None);
     failures::fail_without_enough(raid);
     drop(pauses);
-    for (command, completer) in raid.drain.end() {
-        let completion = dispatch::submit_command(raid, command);
+    for HeldCommand { command, note, completer } in raid.drain.end() {
+        let completion = match command {
+            Command::Write { lba, data, .. } if !note.is_empty() => {
+                dispatch::write_with_note(raid, lba, data, note)
+            }
+            command => dispatch::submit_command(raid, command),
+        };
         raid.runtime.spawn(async move { completer.complete(completion.await) });
     }
     result

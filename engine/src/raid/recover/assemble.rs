@@ -1,6 +1,7 @@
 //! Assembly of an array: an inspection of all drives, which writes nothing, and then repair according to the verdicts.
 
 use crate::{
+    buf::Buf,
     device::{Command, Status},
     format::{Uuid, lineage::Attempt, record::Record},
     raid::{
@@ -26,7 +27,7 @@ use crate::{
         },
         run,
         status::{self, ArrayInspection},
-        zone::load,
+        zone::{flow::Zone, load, note},
         zone_records::ZoneRecords,
     },
     runtime::Runtime,
@@ -42,6 +43,8 @@ pub struct KnownEnds<'a> {
     /// Ends of zones as reported to the host, which may continue there, by zone; `None` and missing entries are
     /// unknown.
     pub ends: &'a [Option<u64>],
+    /// Notes of these ends, by zone.
+    pub notes: Option<&'a BTreeMap<u32, Buf>>,
     /// Power epochs of the drives when these ends were reported.
     pub power: &'a [PowerMark],
 }
@@ -348,7 +351,7 @@ pub async fn assemble(
 /// them or are full on all present members.
 async fn judge_all(
     raid: &Raid,
-    KnownEnds { tails, ends, power }: KnownEnds<'_>,
+    KnownEnds { tails, ends, notes, power }: KnownEnds<'_>,
     forced: u32,
 ) -> Result<Vec<(ZoneIndex, Verdict)>, ArrayError> {
     let mut reports = Vec::new();
@@ -415,7 +418,9 @@ async fn judge_all(
                 }
             }
         }
-        let mut view = ZoneView { zone, record: &mut record, info, answered_blocks, told_end, read_only: 0 };
+        let told_note = notes.and_then(|notes| notes.get(&index)).cloned();
+        let mut view =
+            ZoneView { zone, record: &mut record, info, answered_blocks, told_end, told_note, read_only: 0 };
         last_checksums::recall(raid, &view).await;
         let verdict = worn::judge_worn(raid, &mut view).await.unwrap_or_else(Verdict::Offline);
         let refusal = match &verdict {
@@ -540,6 +545,12 @@ fn may_wait_for(raid: &Raid) -> AwaitedMembers {
     let superblock = raid.membership.superblock();
     let active = superblock.members.iter().enumerate().map(|(m, member)| (member.active as u32) << m);
     AwaitedMembers { members: active.sum::<u32>() | raid.members.active(), floor: superblock.floor }
+}
+
+/// Notes of zones, by zone.
+pub fn notes(raid: &Raid) -> BTreeMap<u32, Buf> {
+    let of = |zone: Rc<Zone>| Some((zone.index.0, note::note(raid, zone.index)?));
+    raid.zones.all_running().into_iter().filter_map(of).collect()
 }
 
 /// Write pointers of the zones that can be written, by zone; `None` for all others.

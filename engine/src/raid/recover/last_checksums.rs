@@ -228,7 +228,15 @@ async fn confirm_by_slots(raid: &Raid, zone: ZoneIndex, tail: &mut Tail) -> u64 
     let wp = |member: usize| (raid.live(zone) & 1 << member != 0).then(|| tail.positions[member] * half);
     let evidence = ZrwaEvidence { wp_blocks: (0..layout.members).map(wp).collect(), told_blocks: None };
     let (mut record, info) = (raid.zone_records.record(zone), vec![None; layout.members]);
-    let view = ZoneView { zone, record: &mut record, info, answered_blocks: 0, told_end: None, read_only: 0 };
+    let view = ZoneView {
+        zone,
+        record: &mut record,
+        info,
+        answered_blocks: 0,
+        told_end: None,
+        told_note: None,
+        read_only: 0,
+    };
     let (mut contradictions, mut wrong_blocks) = (0, BTreeSet::new());
     for offset in 0..chunk.min(covered) {
         let chunks = (covered - offset).div_ceil(chunk);

@@ -74,7 +74,7 @@ async fn go_on(raid: &Rc<Raid>, zone: ZoneIndex, mut tail: Tail, awaited: Awaite
     last_checksums::confirm(raid, zone, &mut tail).await;
     let running = Zone::new(&raid.layout, zone, raid.zone_records.epoch(zone));
     let parities = (std::mem::take(&mut tail.parities), std::mem::take(&mut tail.found));
-    running.flow.borrow_mut().restore(tail.blocks, tail.positions, parities);
+    running.flow.borrow_mut().restore(tail.blocks, tail.positions, parities, tail.note.take());
     raid.layout.policy.write_back(raid, &running, &tail).await;
     let Some(member) = raid.zones.stuck(zone) else { return Some(running) };
     let refusal = Refusal::Lacking { member };

@@ -32,6 +32,8 @@ pub enum Verdict {
 pub struct Tail {
     /// End of the data, in blocks of the zone.
     pub blocks: u64,
+    /// The note of this tail.
+    pub note: Option<Buf>,
     /// Write pointers by member, in units of [`crate::raid::policy::Policy::position_blocks`].
     pub positions: [u64; MAX_MEMBERS],
     /// The running parities of its stripe, unless `lacks_parities`.
@@ -70,6 +72,8 @@ pub struct ZoneView<'a> {
     pub answered_blocks: u64,
     /// End of the zone as reported to the host, in blocks; the host continues there. `None` if unknown.
     pub told_end: Option<u64>,
+    /// The note of that end.
+    pub told_note: Option<Buf>,
     /// Members (bits) with read-only parts that are needed: `info` describes these as if they could be written.
     pub read_only: u32,
 }

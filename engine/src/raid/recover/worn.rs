@@ -161,5 +161,9 @@ pub async fn record_end(raid: &Raid, zone: ZoneIndex, tail: &Tail) {
     let generation = newest.map_or(0, |newest| newest.generation);
     let record = TailRecord { zone: zone.0, generation, epoch, tail_blocks: tail.blocks };
     let sequence = raid.membership.next_sequence();
-    durable::broadcast(raid, Record::Tail(record), sequence).await;
+    let record = match &tail.note {
+        Some(note) => Record::Note(record, note.clone()),
+        None => Record::Tail(record),
+    };
+    durable::broadcast(raid, record, sequence).await;
 }

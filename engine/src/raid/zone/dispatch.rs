@@ -5,9 +5,9 @@ use crate::{
     device::{Command, Completion, DeviceError, Done, Status, Zones},
     raid::{
         parts::Raid,
-        zone::{drain::changes, manage, read, write},
+        zone::{drain::changes, manage, note, read, write},
     },
-    zone::{ZoneIndex, ZoneState},
+    zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::{ops::Range, rc::Rc};
 
@@ -19,40 +19,62 @@ pub fn submit_command(raid: &Rc<Raid>, command: Command) -> Completion {
         return Completion::failed(Status::InternalError);
     }
     if raid.drain.has_begun() && changes(&command) {
-        return raid.drain.hold(command, &raid.slots);
+        return raid.drain.hold(command, Buf::default(), &raid.slots);
     }
     dispatch(raid, command).unwrap_or_else(Completion::failed)
 }
 
+/// See [`crate::device::ZonedDevice::write_with_note`].
+pub fn write_with_note(raid: &Rc<Raid>, lba: Lba, data: Buf, note: Buf) -> Completion {
+    if raid.membership.has_failed() {
+        return Completion::failed(Status::InternalError);
+    }
+    if note.is_empty() || note.len() > note::room(raid, lba, data.blocks()) {
+        return Completion::failed(Status::InvalidField);
+    }
+    if raid.drain.has_begun() {
+        return raid.drain.hold(Command::write(lba, data, true), note, &raid.slots);
+    }
+    write_at(raid, lba, data, (true, note)).unwrap_or_else(Completion::failed)
+}
+
+fn write_at(raid: &Rc<Raid>, lba: Lba, data: Buf, how: (bool, Buf)) -> Result<Completion, DeviceError> {
+    let (zone, _) = raid.geometry.locate(lba);
+    check_written(raid, zone)?;
+    let effect = raid.zones.table_mut().write(lba, whole_blocks(&data)?)?;
+    Ok(write::write(raid, effect.zone, effect.offset_blocks, data, how))
+}
+
+/// Checks that a zone can be written.
+fn check_written(raid: &Raid, zone: ZoneIndex) -> Result<(), DeviceError> {
+    match zone.0 < raid.geometry.zones && raid.has_failed(zone) {
+        true => Err(Status::ZoneIsReadOnly.into()),
+        false => check_busy(raid, zone),
+    }
+}
+
+/// Checks that a zone is not being reset or finished.
+fn check_busy(raid: &Raid, zone: ZoneIndex) -> Result<(), DeviceError> {
+    if raid.zones.is_busy(zone) { Err(Status::InvalidZoneStateTransition.into()) } else { Ok(()) }
+}
+
+/// Number of blocks of a buffer.
+fn whole_blocks(data: &Buf) -> Result<u64, DeviceError> {
+    if data.len().is_multiple_of(BLOCK) { Ok(data.blocks()) } else { Err(Status::InvalidField.into()) }
+}
+
 fn dispatch(raid: &Rc<Raid>, command: Command) -> Result<Completion, DeviceError> {
-    let check_busy = |zone: ZoneIndex| match raid.zones.is_busy(zone) {
-        true => Err(DeviceError::from(Status::InvalidZoneStateTransition)),
-        false => Ok(()),
-    };
-    let check_written = |zone: ZoneIndex| match zone.0 < raid.geometry.zones && raid.has_failed(zone) {
-        true => Err(DeviceError::from(Status::ZoneIsReadOnly)),
-        false => check_busy(zone),
-    };
-    let blocks = |data: &Buf| match data.len().is_multiple_of(BLOCK) {
-        true => Ok(data.blocks()),
-        false => Err(DeviceError::from(Status::InvalidField)),
-    };
     Ok(match command {
         Command::Read { lba, data, .. } => {
-            raid.zones.table().check_read(lba, blocks(&data)?)?;
+            raid.zones.table().check_read(lba, whole_blocks(&data)?)?;
             let (zone, at) = raid.geometry.locate(lba);
             read::read(raid, zone, at, data)
         }
-        Command::Write { lba, data, fua, .. } => {
-            let (zone, _) = raid.geometry.locate(lba);
-            check_written(zone)?;
-            let effect = raid.zones.table_mut().write(lba, blocks(&data)?)?;
-            write::write(raid, effect.zone, effect.offset_blocks, data, fua)
-        }
+        Command::Write { lba, data, fua, .. } => write_at(raid, lba, data, (fua, Buf::default()))?,
         Command::Append { zone, data, fua, .. } => {
-            check_written(zone)?;
-            let effect = raid.zones.table_mut().append(zone, blocks(&data)?)?;
-            write::write(raid, effect.zone, effect.offset_blocks, data, fua)
+            check_written(raid, zone)?;
+            let effect = raid.zones.table_mut().append(zone, whole_blocks(&data)?)?;
+            write::write(raid, effect.zone, effect.offset_blocks, data, (fua, Buf::default()))
         }
         Command::Flush => manage::run_async(raid, manage::flush(raid.clone())),
         Command::Open { zrwa: true, .. } | Command::FlushZrwa { .. } => {
@@ -61,7 +83,7 @@ fn dispatch(raid: &Rc<Raid>, command: Command) -> Result<Completion, DeviceError
         Command::Open { zones, zrwa: false } => {
             let mut table = raid.zones.table_mut();
             match zones {
-                Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.open(zone, false)?))?,
+                Zones::One(zone) => check_busy(raid, zone).and_then(|()| Ok(table.open(zone, false)?))?,
                 Zones::All => table.open_all()?,
             }
             Completion::ready(Done::ok())
@@ -69,7 +91,7 @@ fn dispatch(raid: &Rc<Raid>, command: Command) -> Result<Completion, DeviceError
         Command::Close { zones } => {
             let mut table = raid.zones.table_mut();
             match zones {
-                Zones::One(zone) => check_busy(zone).and_then(|()| Ok(table.close(zone)?))?,
+                Zones::One(zone) => check_busy(raid, zone).and_then(|()| Ok(table.close(zone)?))?,
                 Zones::All => table.close_all(),
             }
             Completion::ready(Done::ok())

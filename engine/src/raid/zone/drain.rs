@@ -1,6 +1,9 @@
 //! Drain of host commands that change the array: counts those in progress, and holds new ones.
 
-use crate::device::{Command, Completer, Completion, Slots};
+use crate::{
+    buf::Buf,
+    device::{Command, Completer, Completion, Slots},
+};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -17,11 +20,18 @@ pub fn changes(command: &Command) -> bool {
     }
 }
 
+/// A command that is held, with the note of a write; that is empty for none.
+pub struct HeldCommand {
+    pub command: Command,
+    pub note: Buf,
+    pub completer: Completer,
+}
+
 /// Held commands, and commands in progress.
 #[derive(Default)]
 pub struct Drain {
     /// Commands that are held while a drive takes over from another one; `None` if no drain is in progress.
-    held: RefCell<Option<Vec<(Command, Completer)>>>,
+    held: RefCell<Option<Vec<HeldCommand>>>,
     /// Flushes, resets, finishes and attachments of drives in progress.
     underway: Cell<u32>,
     /// The member whose drive is being replaced now: see [`Drain::handing_over`].
@@ -39,14 +49,14 @@ impl Drain {
     }
 
     /// Holds a command that would change the array.
-    pub fn hold(&self, command: Command, slots: &Rc<Slots>) -> Completion {
+    pub fn hold(&self, command: Command, note: Buf, slots: &Rc<Slots>) -> Completion {
         let (completer, completion) = slots.pair();
-        self.held.borrow_mut().get_or_insert_default().push((command, completer));
+        self.held.borrow_mut().get_or_insert_default().push(HeldCommand { command, note, completer });
         completion
     }
 
     /// Ends the drain, and returns the held commands.
-    pub fn end(&self) -> Vec<(Command, Completer)> {
+    pub fn end(&self) -> Vec<HeldCommand> {
         self.handing_over.set(None);
         self.held.take().unwrap_or_default()
     }

@@ -90,6 +90,8 @@ pub struct Flow {
     pub(super) depth: [u64; 2],
     /// Sub-requests of all flights, in order.
     pub(super) subs: VecDeque<SubRequest>,
+    /// Notes, each with the tail that it belongs to, in order: of writes that are not logged yet, and of the last one.
+    notes: VecDeque<(u64, Buf)>,
     /// Complete writes that are acknowledged when they are safe, each with the end of its plan.
     pub(super) waiting: VecDeque<(u64, Completer, Done)>,
     /// Data of a plan by chunk: kept for its allocation.
@@ -102,6 +104,8 @@ pub(super) struct Write {
     pub start: u64,
     pub data: Buf,
     pub fua: bool,
+    /// Empty for none.
+    pub note: Buf,
     pub completer: Completer,
 }
 
@@ -368,12 +372,45 @@ impl Flow {
         assert!(self.log_block <= 1, "log block {} of two", self.log_block);
     }
 
+    /// Adds the note of a tail that is not complete yet, or of the tail with which the zone continues.
+    ///
+    /// # Panics
+    /// If the tail is not behind that of the note before.
+    pub fn add_note(&mut self, tail_blocks: u64, note: Buf) {
+        let last = self.notes.back().map_or(0, |(tail, _)| *tail);
+        assert!(tail_blocks > last, "a note of a tail at {tail_blocks} follows one at {last}");
+        self.notes.push_back((tail_blocks, note));
+    }
+
+    /// Whether no write is queued or in flight.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.flights.is_empty()
+    }
+
+    /// Whether a queued write has a note.
+    pub fn has_queued_note(&self) -> bool {
+        self.notes.back().is_some_and(|(tail, _)| *tail > self.next)
+    }
+
+    /// The note of a tail.
+    pub fn note_of(&self, tail_blocks: u64) -> Option<&Buf> {
+        self.notes.iter().find(|(tail, _)| *tail == tail_blocks).map(|(_, note)| note)
+    }
+
+    /// Drops the notes of tails before one that is logged.
+    pub fn drop_notes_before(&mut self, tail_blocks: u64) {
+        while self.notes.front().is_some_and(|(tail, _)| *tail < tail_blocks) {
+            self.notes.pop_front();
+        }
+    }
+
     /// Sets the state of a zone that continues at `tail`: the positions, and the parities that were computed and found.
     pub fn restore(
         &mut self,
         tail: u64,
         positions: [u64; MAX_MEMBERS],
         (parities, found): ([BufMut; MAX_PARITIES], ParityMismatch),
+        note: Option<Buf>,
     ) {
         assert!(self.next == 0 && self.flights.is_empty(), "a zone with {} blocks is recovered", self.next);
         self.open = true;
@@ -383,6 +420,9 @@ impl Flow {
         self.parities = parities;
         self.found = ParityMismatch { tail, ..found };
         self.found.keep_differing();
+        if let Some(note) = note {
+            self.add_note(tail, note);
+        }
     }
 
     /// Sets the state of a read-only zone: its tail does not change. `lacks_parities`: the running parities are not
@@ -393,6 +433,7 @@ impl Flow {
         positions: [u64; MAX_MEMBERS],
         (parities, lacks_parities): (&[BufMut; MAX_PARITIES], bool),
         without_zrwa: u32,
+        note: Option<Buf>,
     ) {
         assert!(tail > 0, "a read-only zone with a tail at {tail}");
         let copy = |which: usize| {
@@ -401,7 +442,7 @@ impl Flow {
             copy.copy_from_slice(parity);
             copy
         };
-        self.restore(tail, positions, (std::array::from_fn(copy), ParityMismatch::default()));
+        self.restore(tail, positions, (std::array::from_fn(copy), ParityMismatch::default()), note);
         self.end_here();
         // The zone takes no open or active resources of the drives.
         self.open = false;

@@ -14,7 +14,8 @@ pub fn load(raid: &Raid, zone: ZoneIndex, verdict: &Verdict) {
         // A failed zone, which can be read.
         let running = Zone::new(&raid.layout, zone, raid.zone_records.epoch(zone));
         let parities = (&tail.parities, tail.lacks_parities);
-        running.flow.borrow_mut().restore_read_only(tail.blocks, tail.positions, parities, tail.revived);
+        let (ends, note) = (tail.positions, tail.note.clone());
+        running.flow.borrow_mut().restore_read_only(tail.blocks, ends, parities, tail.revived, note);
         running.failed.set(true);
         raid.zones.start(Rc::new(running));
     }

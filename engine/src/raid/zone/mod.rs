@@ -9,6 +9,7 @@ pub mod exclusion;
 pub mod flow;
 pub mod load;
 pub mod manage;
+pub mod note;
 pub mod read;
 pub mod readable;
 pub mod reader;

@@ -208,7 +208,9 @@ pub fn end_zone(raid: &Raid, zone: &Zone) {
     raid.zones.end(zone.index);
     forget_logged(raid, zone.index, u64::MAX);
     for log in raid.members.logs() {
-        log.live.borrow_mut().tails.remove(&zone.index.0);
+        let mut live = log.live.borrow_mut();
+        live.tails.remove(&zone.index.0);
+        live.notes.remove(&zone.index.0);
     }
     zone.end();
     raid.zones.changed.open();

@@ -53,15 +53,20 @@ enum ReapStop {
     Promise(u64),
 }
 
-/// Queues a write of `data` at block `at` of a zone, which the zone table has accepted already.
-pub fn write(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Completion {
+/// Queues a write of `data` at block `at` of a zone, which the zone table has accepted already. `note` is empty for none,
+/// and only allowed with `fua`.
+pub fn write(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf, (fua, note): (bool, Buf)) -> Completion {
+    assert!(fua || note.is_empty(), "a write with a note, which is not durable");
     let (completer, completion) = raid.slots.pair();
     let running = running_zone(raid, zone);
     {
         let mut flow = running.flow.borrow_mut();
         let end = flow.queue.back().map_or(flow.next, Write::end);
         assert!(at == end, "a write at block {at} of zone {}, which ends at {end}", zone.0);
-        flow.queue.push_back(Write { start: at, data, fua, completer });
+        if !note.is_empty() {
+            flow.add_note(at + data.blocks(), note.clone());
+        }
+        flow.queue.push_back(Write { start: at, data, fua, note, completer });
     }
     running.queued.open();
     completion
@@ -137,7 +142,7 @@ fn pump(raid: &Raid, zone: &Zone) {
         return;
     }
     let mut submitted = false;
-    while let Some(end) = plan_end(raid, flow) {
+    while let Some(end) = plan_end(raid, flow).map(|end| alone_with_note(flow, end)) {
         let end = match raid.layout.policy.plan_end(&raid.layout, flow.safe, flow.next, end) {
             Ok(end) => end,
             Err(needed) => {
@@ -204,6 +209,19 @@ fn plan_end(raid: &Raid, flow: &mut Flow) -> Option<u64> {
     // In two halves, so that the transfer of one overlaps with the drive's work on the other.
     let ends = flow.queue.iter().map(Write::end);
     Some(ends.take_while(|end| 2 * (end - flow.next) <= left).last().unwrap_or(front.end()))
+}
+
+/// End of a plan that could go on to block `end`: a write with a note is a plan of its own. So no end that is acknowledged
+/// with an earlier write lies behind it.
+fn alone_with_note(flow: &Flow, end: u64) -> u64 {
+    if !flow.has_queued_note() {
+        return end;
+    }
+    let mut queued = flow.queue.iter();
+    match queued.next() {
+        Some(front) if !front.note.is_empty() => front.end(),
+        _ => queued.find(|write| !write.note.is_empty()).map_or(end, |write| end.min(write.start)),
+    }
 }
 
 /// Whether fewer and larger commands would help the members: in all zones together, two commands per member are in
@@ -510,7 +528,7 @@ fn complete(raid: &Raid, zone: ZoneIndex, flow: &mut Flow, end: u64) {
     }
     flow.check();
     while flow.sent.front().is_some_and(|write| write.end() <= end) {
-        let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
+        let Some(Write { start, data, fua, completer, .. }) = flow.sent.pop_front() else { return };
         let lba = Lba(raid.geometry.start(zone).0 + start);
         let mut done = Done { tail: end, data, lba, ..Done::ok() };
         if raid.has_failed(zone) {

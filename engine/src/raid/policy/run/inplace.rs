@@ -145,7 +145,7 @@ pub async fn judge_in_place(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verd
     for (position, wp) in positions.iter_mut().zip(wps) {
         *position = wp.unwrap_or(0) / half;
     }
-    let tail = Tail { blocks, positions, parities, lacks_parities: false, found, revived, held };
+    let tail = Tail { blocks, note: None, positions, parities, lacks_parities: false, found, revived, held };
     Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
 }
 

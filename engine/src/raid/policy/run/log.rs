@@ -145,7 +145,7 @@ pub async fn judge_log(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict, 
         return Ok(Verdict::Full);
     }
     let (parities, lacks_parities) = (running, false);
-    let tail = Tail { blocks, positions, parities, lacks_parities, found, revived: 0, held };
+    let tail = Tail { blocks, note: None, positions, parities, lacks_parities, found, revived: 0, held };
     Ok(if record.finished.is_some() { Verdict::Finish(Some(tail)) } else { Verdict::Open(tail) })
 }
 

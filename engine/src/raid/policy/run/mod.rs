@@ -174,5 +174,6 @@ fn forget_dead(raid: &Raid, verdicts: &[(ZoneIndex, Verdict)]) {
         live.parity.retain(|zone, epoch, _, _, _| goes_on(zone, epoch));
         live.relocated.retain(|zone, epoch, stripe, _, _| keeps_row(zone, epoch, stripe));
         live.tails.retain(|zone, tail| goes_on(*zone, tail.epoch));
+        live.notes.retain(|zone, (tail, _)| goes_on(*zone, tail.epoch));
     }
 }

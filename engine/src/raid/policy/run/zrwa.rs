@@ -23,7 +23,7 @@ use crate::{
         },
         zone::{
             flow::{ParityMismatch, Round, Zone, blank_parities},
-            settle,
+            note, settle,
         },
     },
     zone::{ZoneIndex, ZoneInfo, ZoneState},
@@ -39,6 +39,8 @@ struct LoggedTails {
     promised: Option<u64>,
     /// A log block in the zone itself holds a valid tail.
     in_zone: bool,
+    /// Notes in the log blocks, each with its tail.
+    notes: Vec<(u64, Buf)>,
     /// Log blocks hold other content, or are unreadable: an empty zone is then reset, so that they never count.
     leftovers: bool,
     /// A tail not beyond this block may have been logged in unreadable blocks, of this member among others.
@@ -200,8 +202,12 @@ pub async fn judge_zrwa(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict,
         Err(_) if view.read_only != 0 => (blank_parities(&raid.layout), ParityMismatch::default()),
         loaded => loaded?,
     };
+    let note = logged.notes.into_iter().find(|(tail, _)| *tail == blocks).map(|(_, note)| note);
+    // The log blocks of a reported end may be on members that are gone.
+    let note = note.or_else(|| view.told_note.take().filter(|_| view.told_end == Some(blocks)));
     let tail = Tail {
         blocks,
+        note,
         positions,
         parities,
         lacks_parities,
@@ -264,10 +270,16 @@ async fn logged_tail(
     let layout = &raid.layout;
     let mut found = LoggedTails::default();
     for log in raid.members.logs() {
-        if let Some(tail) = log.live.borrow().tails.get(&zone.0)
+        let live = log.live.borrow();
+        if let Some(tail) = live.tails.get(&zone.0)
             && tail.epoch == record.epoch
         {
             found.tail = found.tail.max(Some(tail.tail_blocks));
+        }
+        if let Some((tail, note)) = live.notes.get(&zone.0)
+            && tail.epoch == record.epoch
+        {
+            found.notes.push((tail.tail_blocks, note.clone()));
         }
     }
     found.promised = found.tail.filter(|tail| *tail > 0);
@@ -316,13 +328,19 @@ async fn logged_tail(
         if unwritten {
             continue;
         }
-        if let Ok((Record::Tail(tail), _, _)) = read
+        let (read, note) = match read {
+            Ok((Record::Note(tail, note), ..)) => (Some(tail), Some(note)),
+            Ok((Record::Tail(tail), ..)) => (Some(tail), None),
+            _ => (None, None),
+        };
+        if let Some(tail) = read
             && tail.zone == zone.0
             && tail.epoch == record.epoch
             && (tail.tail_blocks.saturating_sub(1)) / layout.stripe_blocks() == stripe
         {
             found.tail = found.tail.max(Some(tail.tail_blocks));
             found.in_zone = true;
+            found.notes.extend(note.map(|note| (tail.tail_blocks, note)));
         } else {
             found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
         }
@@ -503,7 +521,8 @@ pub async fn log_tail(raid: &Raid, zone: &Zone, tail_blocks: u64) {
         let mut flow = zone.flow.borrow_mut();
         (flow.epoch(), flow.next_log_block())
     };
-    let record = Record::Tail(TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks });
+    let tail = TailRecord { zone: zone.index.0, generation: 0, epoch, tail_blocks };
+    let record = note::record(zone, tail);
     let mut pending = Vec::new();
     for member in members.filter(|m| live & (1 << m) != 0) {
         let completion = match place {
