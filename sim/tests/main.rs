@@ -45,6 +45,7 @@ mod snapshot;
 mod spare_zones;
 mod stale;
 mod steps;
+mod trailers;
 mod volume;
 mod volume_moments;
 mod worn_logs;

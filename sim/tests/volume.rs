@@ -713,7 +713,11 @@ fn strike(drive: &EmulatedDrive, fault: Fault) {
 /// A volume after a kill of its process, with 20 promised blocks in a zone that was begun since the root, and that
 /// zone.
 fn with_promises() -> (EmulatedDrive, ZoneIndex) {
-    let (drive, runtime, volume) = made(Some(3000));
+    with_promises_on(&geometry())
+}
+
+fn with_promises_on(geometry: &Geometry) -> (EmulatedDrive, ZoneIndex) {
+    let (drive, runtime, volume) = made_on(geometry, Some(3000));
     for at in 0..20 {
         wait(&runtime, volume.write(at, &block(at as u8 + 1), true)).unwrap();
     }
@@ -815,8 +819,10 @@ fn volume_unreadable_block_loses_only_itself() {
 
 #[test]
 fn volume_unreadable_group_needs_give_up_to_open() {
-    for (first, rot) in [(0, false), (12, false), (12, true)] {
-        let (drive, zone) = with_promises();
+    // The last one has small transfers.
+    for (first, rot, max_transfer_blocks) in [(0, false, 32), (12, false, 32), (12, true, 32), (12, true, 8)]
+    {
+        let (drive, zone) = with_promises_on(&Geometry { max_transfer_blocks, ..geometry() });
         let lba = groups_in(&drive, zone)[first];
         strike(&drive, if rot { Fault::Corrupt { lba, bit: 99 } } else { Fault::Unreadable(lba) });
         let (_, volume) = try_open(&drive, VolumeOptions::default());

@@ -198,6 +198,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
         has_snapshots: state.has_snapshots,
         shares_headers: true,
         extents: state.space.extents.as_ref().filter(|_| state.has_guarantees).and_then(ExtentRoom::counts),
+        has_trailers: true,
         other_features: 0,
         cuts,
         directory: state.directory.clone(),
@@ -311,6 +312,7 @@ pub async fn write_root(core: &VolumeCore, root: &Root) -> Result<(), DeviceErro
     state.head = (zone, at + blocks as u32);
     state.written.roots += blocks as u64;
     state.shares_headers |= root.shares_headers;
+    state.has_trailers |= root.has_trailers;
     Ok(())
 }
 

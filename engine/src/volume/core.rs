@@ -17,7 +17,7 @@ use crate::{
         options::VolumeOptions,
         piece::{CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
         space::{Space, bytes_in},
-        state::VolumeState,
+        state::{LoneWrites, VolumeState},
         status::{VolumeStatus, WrittenBlocks},
         stream::{COLD, Common, HOT, Log, MOVED, Stream, Ticket},
         victim::Lifespan,
@@ -202,6 +202,8 @@ impl VolumeCore {
             has_snapshots: root.has_snapshots,
             has_guarantees: root.extents.is_some(),
             shares_headers: root.shares_headers,
+            has_trailers: root.has_trailers,
+            lone: LoneWrites::default(),
             passed_on: 0,
             patience: Patience::default(),
             squeezing: Patience::default(),
@@ -327,13 +329,17 @@ impl VolumeCore {
         self.closed[index].wait().await;
     }
 
-    /// Closes the group that is being filled if it is as large as the data in flight; with `all`, in any case.
+    /// Closes the group that is being filled if it is as large as the data in flight; with `all`, in any case, and with its
+    /// trailer.
     pub fn launch(&self, index: usize, all: bool) {
         let capacity = self.capacity();
         let closed = self.with_stream(index, |stream, common| {
             let before = stream.closed();
             match all {
-                true => stream.close(index, capacity, common),
+                true => {
+                    stream.close(index, capacity, common);
+                    stream.end_with_trailer(index, capacity, common);
+                }
                 false => stream.launch(index, capacity, common),
             }
             stream.closed() > before
@@ -518,10 +524,15 @@ impl VolumeCore {
         }
     }
 
-    /// The header of a group of this segment at offset `at` of a zone; `None` if `block` is another block.
-    pub fn group_at(&self, block: &[u8], segment: u64, at: u32) -> Option<GroupHeader> {
-        read_group(block)
-            .filter(|header| header.place.segment == segment && header.is_at(self.mark, at, self.capacity()))
+    /// The header of the group of this segment that begins at offset `at` of a zone, with `before` blocks before the
+    /// header; `None` if `block` is another block.
+    pub fn group_at(&self, block: &[u8], segment: u64, (at, before): (u32, u32)) -> Option<GroupHeader> {
+        let is_here = |header: &GroupHeader| {
+            header.place.segment == segment
+                && header.before == before
+                && header.is_at(self.mark, at + before, self.capacity())
+        };
+        read_group(block).filter(is_here)
     }
 
     /// The pages of the map whose places are `there`, in turns between which other tasks run.

@@ -192,32 +192,37 @@ pub struct GroupHeader {
     pub blocks: u32,
     /// Grain of the first block at which the first piece begins: behind the entries, or 64, at the next block.
     pub first_grain: u32,
+    /// Blocks of the group before this header, all of its pieces, if it is a *trailer*; 0 if the header is first.
+    pub before: u32,
     pub entries: Vec<GroupEntry>,
 }
 
 impl GroupHeader {
-    /// Whether this is a group of `volume` at `offset` of a zone with `capacity` blocks, and lies within the zone. A
-    /// remainder of one block is invalid, since no group fits into it.
+    /// Whether this is the header of a group of `volume` at `offset` of a zone with `capacity` blocks, and the group lies
+    /// within the zone. A remainder of one block is invalid, since no group fits into it.
     pub fn is_at(&self, volume: u64, offset: u32, capacity: u32) -> bool {
-        let left = capacity.checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
-        (self.place.volume, self.place.offset) == (volume, offset) && left.is_some_and(|left| left != 1)
+        let left =
+            (capacity + self.before).checked_sub(offset).and_then(|left| left.checked_sub(self.blocks));
+        (self.place.volume, self.place.offset) == (volume, offset)
+            && left.is_some_and(|left| left != 1)
+            && self.before <= offset
     }
 
-    /// The entries, each with the place of its piece, if the header is in this block of the device.
-    pub fn placed(&self, header: u32) -> impl Iterator<Item = (&GroupEntry, Address)> {
-        let mut from = self.first_grain;
+    /// The entries, each with the place of its piece, if the group begins at this block of the device.
+    pub fn placed(&self, start: u32) -> impl Iterator<Item = (&GroupEntry, Address)> {
+        let mut from = if self.before > 0 { 0 } else { self.first_grain };
         self.entries.iter().map(move |entry| {
             let (unit, grains) = (entry.kind.unit(), entry.kind.grains());
-            let place = address::place(header + from / GRAINS, from % GRAINS, (unit, grains));
+            let place = address::place(start + from / GRAINS, from % GRAINS, (unit, grains));
             from += grains;
             (entry, place)
         })
     }
 
     /// The entries with pieces, as in [`GroupHeader::placed`], each with the block to which its piece was first written.
-    pub fn pieces(&self, header: u32) -> impl Iterator<Item = (u32, &GroupEntry, Address)> {
+    pub fn pieces(&self, start: u32) -> impl Iterator<Item = (u32, &GroupEntry, Address)> {
         let mut name = None;
-        self.placed(header).filter_map(move |(entry, place)| match entry.kind {
+        self.placed(start).filter_map(move |(entry, place)| match entry.kind {
             EntryKind::Named => {
                 name = Some(entry.block);
                 None
@@ -263,15 +268,37 @@ pub const fn most_entries(first_grain: u32) -> u64 {
     ((first_grain as usize * GRAIN - GROUP_HEADER) / ENTRY) as u64
 }
 
-/// Completes the header of a group of `blocks` blocks, with its first piece at grain `first_grain`, after its `entries`
-/// entries were put. `first` is the number of the first entry.
+/// Most blocks before a trailer.
+pub const MOST_BEFORE: u32 = 31;
+
+/// Bytes of a header with `entries` entries.
+pub fn header_bytes(entries: usize) -> usize {
+    GROUP_HEADER + entries * ENTRY
+}
+
+/// Where the header of a group is.
+#[derive(Clone, Copy, Debug)]
+pub enum HeaderPlace {
+    /// Blocks of the group, and the grain of the first one at which the first piece begins.
+    HeaderFirst(u32, u32),
+    /// Blocks before the trailer, which is the last one.
+    Trailer(u32),
+}
+
+/// Completes the header of a group, after its `entries` entries were put. `first` is the number of the first
+/// entry.
 pub fn seal_group(
     header: &mut [u8],
     place: GroupPlace,
-    (blocks, first_grain): (u32, u32),
+    header_place: HeaderPlace,
     first: u64,
     entries: usize,
 ) {
+    let (blocks, first_grain, before) = match header_place {
+        HeaderPlace::HeaderFirst(blocks, first_grain) => (blocks, first_grain, 0),
+        HeaderPlace::Trailer(before) => (before + 1, GRAINS, before),
+    };
+    assert!(before <= MOST_BEFORE, "a trailer behind {before} blocks");
     let used = GROUP_HEADER + entries * ENTRY;
     header[used..first_grain as usize * GRAIN].fill(0);
     header[..GROUP_HEADER].fill(0);
@@ -286,6 +313,7 @@ pub fn seal_group(
     header[44] = place.stream;
     // 0 stands for 64, the only place in earlier versions.
     header[45] = (first_grain % GRAINS) as u8;
+    header[46] = before as u8;
     let sum = crc32c::crc32c(&header[SUM.end..used]);
     header[SUM].copy_from_slice(&sum.to_le_bytes());
 }
@@ -301,6 +329,7 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
         0 => GRAINS,
         grain => grain,
     };
+    let before = from.u8().ok()? as u32;
     if magic != GROUP || !SEALED.versions.contains(&version) || count > MOST_ENTRIES {
         return None;
     }
@@ -334,13 +363,17 @@ pub fn read_group(block: &[u8]) -> Option<GroupHeader> {
     let place = GroupPlace { volume, segment, offset, stream };
     // The next root has the numbers that follow: they have to be valid, too.
     let fits = (header_grains(count)..=GRAINS).contains(&first_grain);
-    let sane = fits && blocks >= (first_grain + data).div_ceil(GRAINS) && segment < MOST_NUMBER - 1;
-    sane.then_some(GroupHeader { place, blocks, first_grain, entries })
+    let holds = match before {
+        0 => blocks >= (first_grain + data).div_ceil(GRAINS),
+        _ => blocks == before + 1 && data == before * GRAINS && before <= MOST_BEFORE,
+    };
+    let sane = fits && holds && segment < MOST_NUMBER - 1;
+    sane.then_some(GroupHeader { place, blocks, first_grain, before, entries })
 }
 
 /// Whether a block is the header of a group, valid or damaged (by its magic number).
 pub fn looks_like_group(block: &[u8]) -> bool {
-    read_group(block).is_some() || block.starts_with(&GROUP.to_le_bytes())
+    block.starts_with(&GROUP.to_le_bytes())
 }
 
 /// The kind of a sealed block.
@@ -500,6 +533,9 @@ pub const SHARED_HEADERS: u64 = 4;
 /// Feature of a root: room is guaranteed to volumes of the pool, and the root has the room of each extent.
 pub const GUARANTEES: u64 = 8;
 
+/// Feature of a root: groups may end with their header.
+pub const TRAILERS: u64 = 16;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -557,6 +593,8 @@ pub struct Root {
     pub shares_headers: bool,
     /// Counted grains of each extent of the pool, if room is guaranteed to some of its volumes.
     pub extents: Option<Vec<u32>>,
+    /// [`TRAILERS`]: in every root but those of earlier programs.
+    pub has_trailers: bool,
     /// Features (bits) without which a program must not open the volume, except those above.
     pub other_features: u64,
     pub cuts: Vec<CutRecord>,
@@ -575,7 +613,8 @@ impl Root {
             | with(pool.is_some(), POOL)
             | with(self.has_snapshots, SNAPSHOTS)
             | with(self.shares_headers, SHARED_HEADERS)
-            | with(self.extents.is_some(), GUARANTEES);
+            | with(self.extents.is_some(), GUARANTEES)
+            | with(self.has_trailers, TRAILERS);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -639,7 +678,8 @@ impl Root {
             has_snapshots: features & SNAPSHOTS != 0,
             shares_headers: features & SHARED_HEADERS != 0,
             extents: None,
-            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES),
+            has_trailers: features & TRAILERS != 0,
+            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -720,11 +760,17 @@ mod tests {
         for (index, entry) in entries.into_iter().enumerate() {
             put_entry(&mut block, index, 100, entry);
         }
-        seal_group(&mut block, place(), (4, GRAINS), 100, entries.len());
+        seal_group(&mut block, place(), HeaderPlace::HeaderFirst(4, GRAINS), 100, entries.len());
         let header = read_group(&block).unwrap();
         assert_eq!(
             header,
-            GroupHeader { place: place(), blocks: 4, first_grain: GRAINS, entries: entries.to_vec() }
+            GroupHeader {
+                place: place(),
+                blocks: 4,
+                first_grain: GRAINS,
+                before: 0,
+                entries: entries.to_vec()
+            }
         );
         for at in 0..GROUP_HEADER + entries.len() * ENTRY {
             block[at] ^= 4;
@@ -732,7 +778,7 @@ mod tests {
             block[at] ^= 4;
         }
         // Blocks for its data, and no more entries than there is room for.
-        seal_group(&mut block, place(), (3, GRAINS), 100, entries.len());
+        seal_group(&mut block, place(), HeaderPlace::HeaderFirst(3, GRAINS), 100, entries.len());
         assert_eq!(read_group(&block), None);
         // A kind that does not exist, no blocks, and another block where there is none.
         for (third, fourth) in
@@ -742,7 +788,7 @@ mod tests {
             for (bytes, field) in block[GROUP_HEADER..][..ENTRY].chunks_exact_mut(4).zip(fields) {
                 bytes.copy_from_slice(&field.to_le_bytes());
             }
-            seal_group(&mut block, place(), (4, GRAINS), 100, 1);
+            seal_group(&mut block, place(), HeaderPlace::HeaderFirst(4, GRAINS), 100, 1);
             assert_eq!(read_group(&block), None, "{fields:?}");
         }
     }
@@ -754,7 +800,7 @@ mod tests {
             let mut block = vec![0xaa; BLOCK];
             entries.iter().enumerate().for_each(|(index, entry)| put_entry(&mut block, index, 7, *entry));
             let fitting = first_grain.max(2);
-            seal_group(&mut block, place(), (blocks, fitting), 7, entries.len());
+            seal_group(&mut block, place(), HeaderPlace::HeaderFirst(blocks, fitting), 7, entries.len());
             assert!(block[fitting as usize * GRAIN..].iter().all(|byte| *byte == 0xaa));
             block[45] = first_grain as u8;
             let sum = crc32c::crc32c(&block[SUM.end..GROUP_HEADER + 2 * ENTRY]);
@@ -772,11 +818,36 @@ mod tests {
     }
 
     #[test]
+    fn group_with_trailer_places_pieces_before_it() {
+        let entries = [data(7, 5, (Unit::BLOCK, GRAINS, 1)), data(8, 32, (Unit::MOST, 2 * GRAINS, 0x8001))];
+        let mut block = vec![0xaa; BLOCK];
+        let mut header = |before: u32| {
+            entries.iter().enumerate().for_each(|(index, entry)| put_entry(&mut block, index, 7, *entry));
+            seal_group(&mut block, place(), HeaderPlace::Trailer(before), 7, entries.len());
+            read_group(&block)
+        };
+        let trailer = header(3).unwrap();
+        assert_eq!((trailer.before, trailer.blocks), (3, 4));
+        let places = trailer.placed(100).map(|(_, place)| place).collect::<Vec<_>>();
+        assert_eq!(
+            places,
+            [address::place(100, 0, (Unit::BLOCK, GRAINS)), address::place(101, 0, (Unit::MOST, 2 * GRAINS))]
+        );
+        // Exactly as many blocks as its pieces take.
+        assert_eq!((header(2), header(4)), (None, None));
+        // The header at block 33 is the last one: one more block is no room for another group.
+        assert!(trailer.is_at(7, 33, 34) && trailer.is_at(7, 33, 36) && !trailer.is_at(7, 33, 35));
+        assert!(!trailer.is_at(7, 33, 33) && !trailer.is_at(7, 32, 36) && !trailer.is_at(8, 33, 36));
+        let early = GroupHeader { place: GroupPlace { offset: 2, ..place() }, ..trailer };
+        assert!(!early.is_at(7, 2, 36), "it would begin before the zone");
+    }
+
+    #[test]
     fn group_entry_rejects_misaligned_block_and_overlong_piece() {
         let is_read = |entry: GroupEntry| {
             let mut block = vec![0; BLOCK];
             put_entry(&mut block, 0, entry.number, entry);
-            seal_group(&mut block, place(), (20, GRAINS), entry.number, 1);
+            seal_group(&mut block, place(), HeaderPlace::HeaderFirst(20, GRAINS), entry.number, 1);
             read_group(&block).is_some()
         };
         let unit = |blocks: u32| Unit::from_bytes(blocks as u64 * BLOCK as u64).unwrap();
@@ -800,7 +871,7 @@ mod tests {
         put_entry(&mut block, 0, 9, data(9, 32, (Unit::MOST, 8, 1)));
         // A unit of 32.
         block[GROUP_HEADER + 10] = 5;
-        seal_group(&mut block, place(), (20, GRAINS), 9, 1);
+        seal_group(&mut block, place(), HeaderPlace::HeaderFirst(20, GRAINS), 9, 1);
         assert_eq!(read_group(&block), None);
     }
 
@@ -843,6 +914,7 @@ mod tests {
             has_snapshots: true,
             shares_headers: true,
             extents: Some(vec![64; 128]),
+            has_trailers: true,
             other_features: 1 << 40,
             cuts: vec![CutRecord { stream: 1, zone: 1, offset: 50, written: 49 }],
             directory: vec![0, 9, 8],

@@ -13,7 +13,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAINS, Unit},
         core::{Need, VolumeCore},
-        format::{EntryKind, FANOUT, GroupEntry, ZoneUse},
+        format::{EntryKind, FANOUT, GroupEntry, GroupHeader, MOST_BEFORE, ZoneUse},
         piece::Patience,
         space::{HEAD_ZONES, ZonePurpose},
         state::{Distance, Piece, VolumeState},
@@ -195,20 +195,7 @@ async fn move_groups(
     let mut earned = yields / IN_ADVANCE;
     earn(core, earned);
     while at < end && live_in(&core.state.borrow(), zone, segment) > 0 {
-        let verify = |block: &[u8]| core.group_at(block, segment, at);
-        let read = victim.read(at, 1).await.map(verify);
-        if read == Err(DeviceError::Gone) {
-            return Err(DeviceError::Gone);
-        }
-        let (mut header, mut reread) = (read.ok().flatten(), Vec::new());
-        if header.is_none() {
-            let verify = |block: &[u8]| verify(block).map(|header| (header, block.to_vec()));
-            if let Some((found, block)) = reread_verified(&*core.device, victim.lba(at), verify).await {
-                (header, reread) = (Some(found), block);
-                core.reread.set(core.reread.get() + 1);
-            }
-        }
-        let Some(header) = header else { return Err(Status::UnrecoveredReadError.into()) };
+        let (header, reread) = read_header(core, victim, (segment, at)).await?;
         let there = header.entries.iter().filter(|entry| entry.kind.grains() > 0 && has(core, entry.block));
         core.fetch(there.map(|entry| entry.block / FANOUT as u32), Need::Write).await;
         for (name, entry, place) in header.pieces(zone * capacity + at) {
@@ -222,7 +209,7 @@ async fn move_groups(
             find_holders(core, (name, entry), place, &mut holders).await;
             if !holders.is_empty() {
                 // Of a damaged header's block the part behind the entries is damaged, too.
-                let is_reread = offset == at && !reread.is_empty();
+                let is_reread = offset == at + header.before && !reread.is_empty();
                 let skipped = is_reread as u32;
                 let read = match victim.read(offset + skipped, offset_end - offset - skipped).await {
                     Ok(rest) if is_reread => &[&reread[..], rest].concat(),
@@ -253,6 +240,38 @@ async fn move_groups(
     }
     earn(core, yields - earned);
     unreadable
+}
+
+/// Reads the header of the group that begins at offset `at`: the first block, or a trailer. Also returns its block if the
+/// device had to reconstruct it; otherwise that is empty.
+///
+/// # Errors
+/// When it cannot be read.
+async fn read_header(
+    core: &VolumeCore,
+    victim: &mut Victim<'_>,
+    (segment, at): (u64, u32),
+) -> Result<(GroupHeader, Vec<u8>), DeviceError> {
+    let most = MOST_BEFORE.min(victim.end - 1 - at);
+    for before in 0..=most {
+        let read = victim.read(at + before, 1).await;
+        match read.map(|block| core.group_at(block, segment, (at, before))) {
+            Ok(Some(header)) => return Ok((header, Vec::new())),
+            Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    for before in 0..=most {
+        let verify = |block: &[u8]| Some((core.group_at(block, segment, (at, before))?, block.to_vec()));
+        if let Some(found) = reread_verified(&*core.device, victim.lba(at + before), verify).await {
+            core.reread.set(core.reread.get() + 1);
+            return Ok(found);
+        }
+    }
+    // The trailer of the last group of a read-only zone was not written.
+    let note = core.device.note(ZoneIndex(victim.zone));
+    let header = note.and_then(|note| core.group_at(&note, segment, (at, victim.end - at)));
+    Ok((header.ok_or(Status::UnrecoveredReadError)?, Vec::new()))
 }
 
 /// Whether the volume has this logical block.
@@ -439,20 +458,24 @@ impl<'c> Victim<'c> {
         Victim { core, zone, end, blocks: most, ahead: VecDeque::new(), next: 0, current: 0, part, alone }
     }
 
-    /// Reads blocks from `offset` on, which is not below the last block of the previous call.
+    /// Reads blocks from `offset` on, which is mostly not below the last block of the previous call.
     ///
     /// # Errors
     /// When these blocks cannot be read; other unreadable blocks of the part do not matter.
     async fn read(&mut self, offset: u32, blocks: u32) -> Result<&[u8], DeviceError> {
-        assert!(offset / self.blocks + 1 >= self.current, "block {offset} of a victim is read again");
         self.alone.clear();
         let (mut at, end) = (offset, offset + blocks);
         while at < end {
-            self.turn_to(at / self.blocks + 1).await?;
+            let part = at / self.blocks + 1;
+            // A trailer, or blocks in which none was found, may lie in the part behind that of the pieces.
+            let is_behind = part < self.current;
+            if !is_behind {
+                self.turn_to(part).await?;
+            }
             let here = at % self.blocks;
             let count = (end - at).min(self.blocks - here);
             let (from, length) = (here as usize * BLOCK, count as usize * BLOCK);
-            if self.part.len() < from + length {
+            if is_behind || self.part.len() < from + length {
                 let done = self.core.device.submit(self.command(offset, blocks)).await;
                 done.result?;
                 self.alone.clear();

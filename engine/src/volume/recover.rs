@@ -1,10 +1,10 @@
 //! Creation and start of a volume. A start reads the newest root, and applies the entries behind its cuts to the map.
 //!
 //! Until another root is durable, nothing is changed that this root depends on: zones that are reset before were free
-//! or dead in it, and torn groups are filled up afterwards. So an interrupted recovery is simply repeated.
+//! or dead in it, trailers are written behind all blocks, and torn groups are filled up afterwards. So an interrupted recovery is simply repeated.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufMut},
     device::{Command, DeviceError, ZonedDevice, Zones},
     evidence::Presence,
     runtime::give_way,
@@ -83,6 +83,7 @@ pub async fn create(
         has_snapshots: false,
         shares_headers: true,
         extents: None,
+        has_trailers: true,
         other_features: 0,
         cuts: Vec::new(),
         directory: vec![0; PagedMap::directory_blocks(identity.blocks) as usize],
@@ -187,6 +188,9 @@ pub async fn open(
             result => result?,
         }
     }
+    for (zone, offset, note) in std::mem::take(&mut seen.trailers) {
+        write_trailer(&core, (zone, offset), &note).await?;
+    }
     if seen.is_new || !seen.walked.is_empty() || !seen.lost.is_empty() {
         checkpoint::checkpoint(&core).await?;
     }
@@ -252,9 +256,11 @@ async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
                 });
             }
             (ZoneUse::ClosedData, _) if record.live > 0 => {
-                // Its last group was torn, and has not been filled up.
+                // Its last group was torn, and has not been filled up; or the zone was read-only, and lacks a trailer.
                 if written < capacity && !scan.is_lost(zone) {
-                    seen.torn.push((zone, written, capacity));
+                    let trailer = scan.trailer_of_note(&identity, zone, record.segment);
+                    seen.torn.push((zone, written + trailer.is_some() as u32, capacity));
+                    seen.trailers.extend(trailer.map(|note| (zone, written, note)));
                 }
                 continue;
             }
@@ -405,6 +411,22 @@ async fn apply(core: &VolumeCore, seen: &mut WalkResult) -> Result<(), VolumeErr
     Ok(())
 }
 
+/// Writes a trailer behind the pieces of its group. If that is interrupted, the note is still there.
+async fn write_trailer(
+    core: &VolumeCore,
+    (zone, offset): (u32, u32),
+    note: &[u8],
+) -> Result<(), DeviceError> {
+    let start = core.device.geometry().start(ZoneIndex(zone)).0;
+    let mut block = BufMut::zeroed(BLOCK);
+    let length = note.len().min(BLOCK);
+    block[..length].copy_from_slice(&note[..length]);
+    let done = core.device.submit(Command::write(Lba(start + offset as u64), block.freeze(), false)).await;
+    core.must(done)?;
+    core.state.borrow_mut().written.headers += 1;
+    Ok(())
+}
+
 /// Fills the torn blocks `from..to` of a zone with zeros.
 async fn mend(core: &VolumeCore, zone: u32, from: u32, to: u32) -> Result<(), DeviceError> {
     let most = core.device.geometry().max_transfer_blocks;
@@ -457,6 +479,7 @@ mod tests {
                 has_snapshots: false,
                 shares_headers: true,
                 extents: None,
+                has_trailers: true,
                 other_features: 0,
                 cuts: cuts.iter().map(cut).collect(),
                 directory: Vec::new(),

@@ -209,10 +209,11 @@ fn one_run(core: &VolumeCore, view: &[u64], blocks: u64) -> Option<Address> {
     let mut state = core.state.borrow_mut();
     let first = state.map.get(at).filter(|first| address::is_piece(*first) && address::is_whole(*first))?;
     let (_, offset) = state.space.locate(first);
-    // Consecutive device blocks without a header between them are of one group, so if the first has landed, all have.
+    // Consecutive device blocks without a header between them are of one group. Pieces of one whose trailer is pending
+    // land in several writes, the last one last.
     let fits = offset as u64 + blocks <= core.capacity() as u64
         && blocks <= core.device.geometry().max_transfer_blocks as u64
-        && state.in_memory(first).is_none();
+        && state.in_memory(first + blocks - 1).is_none();
     (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block)))
         .then_some(first)
         .inspect(|_| state.count_lookups((at + blocks - 1) / FANOUT - at / FANOUT + 1, true))
@@ -266,6 +267,7 @@ fn start_run<'c>(
         && next == state.space.piece(zone, offset, end, (address::unit(next), address::grains(next)))
         && (end + address::grains(next)).div_ceil(GRAINS) <= most
         && (address::is_whole(next) || !pieces.is_empty())
+        && state.in_memory(next).is_none()
     {
         let of_next = run_of(&mut state, (view, from + count), blocks - from - count, next);
         end += address::grains(next);
@@ -352,6 +354,7 @@ pub async fn write(
     let (mut request_groups, mut from, mut result) = (RequestGroups::default(), 0, Ok(()));
     let flushes = fua && core.options.fua_stands_alone && core.device.geometry().volatile_cache;
     let _writing = WriteCount::new(core);
+    core.state.borrow_mut().lone.count_write();
     let (mut parts, mut counted) = (WriteParts::default(), CountedPage::default());
     while from < blocks && result.is_ok() {
         let (first, mut end, mut packed) = (from, blocks, None);
@@ -464,12 +467,13 @@ fn place_blocks(
         let leads = terms.keep.into_iter().flat_map(|keep| keep.leads(block, blocks));
         let pieces_left = (data.blocks() - *from).div_ceil(blocks as u64);
         let expected = pieces_left * (1 + leads.clone().count() as u64);
-        let squeezed = state.squeezed_grains(stream, piece, expected).filter(|_| !terms.of_table);
+        let of_stream = (stream, terms.fua, expected);
+        let squeezed = state.squeezed_grains(core.log(), piece, of_stream).filter(|_| !terms.of_table);
         let squeezed = squeezed.and_then(|grains| {
             encoder.get_or_insert_default().squeeze(piece.bytes, grains, &mut state.squeezing)
         });
         let piece = Piece { bytes: squeezed.unwrap_or(piece.bytes), ..piece };
-        let Some(ticket) = state.place(core.log(), block, piece, (stream, terms.fua, expected), leads) else {
+        let Some(ticket) = state.place(core.log(), block, piece, of_stream, leads) else {
             break;
         };
         request_groups.add(ticket);
@@ -688,6 +692,7 @@ pub async fn settle(core: &VolumeCore) -> Result<(), DeviceError> {
 /// Makes all writes durable that have completed before this call.
 pub async fn flush(core: &VolumeCore) -> Result<(), DeviceError> {
     core.check()?;
+    core.state.borrow_mut().lone.count_flush();
     // The groups of completed writes have landed, so a flush of the device covers them.
     core.flush_device().await
 }

@@ -14,8 +14,8 @@ use crate::{
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, Root, Seal, VolumeIdentity, ZoneUse,
-            looks_like_group, looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, MOST_BEFORE, Root, Seal, VolumeIdentity,
+            ZoneUse, looks_like_group, looks_sealed, read_group, unseal,
         },
         map::PagedMap,
         space::{HEAD_ZONES, Space},
@@ -133,6 +133,25 @@ impl DeviceScan {
     async fn read(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
         let lba = Lba(self.device.geometry().start(ZoneIndex(zone)).0 + offset as u64);
         read_some(&*self.device, lba, Buf::zeroed(blocks as usize * BLOCK), 1).await
+    }
+
+    /// The note of a zone, if that is a trailer which is to follow the last written block.
+    pub fn trailer_of_note(&self, identity: &VolumeIdentity, zone: u32, segment: u64) -> Option<Buf> {
+        let (written, capacity) = (self.written(zone), identity.zone_capacity_blocks as u32);
+        let is_next = |note: &Buf| {
+            read_group(note).is_some_and(|header| {
+                header.is_at(identity.mark(), written, capacity) && header.place.segment == segment
+            })
+        };
+        self.device.note(ZoneIndex(zone)).filter(is_next)
+    }
+
+    /// Reads blocks, or nothing if they cannot all be read.
+    async fn read_ahead(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
+        match self.read(zone, offset, blocks).await {
+            Err(DeviceError::Gone) => Err(DeviceError::Gone),
+            read => Ok(read.unwrap_or_default()),
+        }
     }
 
     fn lba(&self, zone: u32, offset: u32) -> Lba {
@@ -393,19 +412,40 @@ impl DeviceScan {
                     read => read?,
                 };
             }
-            let verify = |block: &[u8]| {
+            let verify = |block: &[u8], before: u32| {
                 let header = read_group(block)?;
-                let is_of_segment = segment == Some(header.place.segment);
+                let is_of_segment = segment == Some(header.place.segment) && header.before == before;
                 let are_new = header.entries.iter().all(|entry| entry.number >= new.number);
-                (header.is_at(mark, at, capacity) && is_of_segment && are_new).then_some(header)
+                let is_here = header.is_at(mark, at + before, capacity) && header.place.stream < MAP;
+                (is_here && is_of_segment && are_new).then_some(header)
             };
             let mut header = begun.take();
             if header.is_none() && !piece.is_empty() {
                 let from = (at - piece_at) as usize * BLOCK;
-                header = piece.get(from..from + BLOCK).and_then(verify);
+                header = piece.get(from..from + BLOCK).and_then(|block| verify(block, 0));
             }
-            if header.is_none() {
-                header = reread_verified(&*self.device, self.lba(zone, at), verify).await;
+            // The first group of a zone has no trailer.
+            let last = if at > 0 { MOST_BEFORE.min(written - 1 - at) } else { 0 };
+            if header.is_none() && last > 0 {
+                let blocks = self.read_ahead(zone, at + 1, last.min(most)).await?;
+                header = (1..).zip(blocks.chunks_exact(BLOCK)).find_map(|(before, b)| verify(b, before));
+            }
+            let note = self.device.note(ZoneIndex(zone)).filter(|_| header.is_none() && at > 0);
+            let of_note = note.as_deref().and_then(|note| verify(note, written - at));
+            let lacks_trailer = of_note.is_some();
+            header = header.or(of_note);
+            // A read-only zone stays without it: collection reads the note.
+            seen.trailers.extend(
+                note.filter(|_| lacks_trailer && !self.is_lost(zone)).map(|note| (zone, written, note)),
+            );
+            for before in 0..=last {
+                if header.is_none() {
+                    let verify = |block: &[u8]| verify(block, before);
+                    header = match read_verified(&*self.device, self.lba(zone, at + before), verify).await {
+                        Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
+                        read => read.unwrap_or_default(),
+                    };
+                }
             }
             let Some(header) = header else {
                 seen.lost.push(VolumeError::GroupUnreadable { zone, block: at });
@@ -438,7 +478,8 @@ impl DeviceScan {
                 }
             }
             at += header.blocks;
-            let torn_at = (at > written).then_some(written);
+            // A trailer that is missing is written before anything else.
+            let torn_at = (at > written && !lacks_trailer).then_some(written);
             let open = OpenZone { zone, segment: header.place.segment, next: at, torn_at };
             walked = Some(ZoneWalk { stream: header.place.stream, open });
         }
@@ -457,6 +498,8 @@ pub struct WalkResult {
     pub resets: Vec<u32>,
     /// Ranges of closed zones that are to be filled with zeros: zone, from and to.
     pub torn: Vec<(u32, u32, u32)>,
+    /// Trailers that are to be written, of which the device has a note: zone, offset, and the header.
+    pub trailers: Vec<(u32, u32, Buf)>,
     /// Read-only zones, and the ends of their written blocks.
     pub ends: Vec<(u32, u32)>,
     /// A zone has become lost, or usable again: a new root has to be durable before anything else is written.

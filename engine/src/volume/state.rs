@@ -2,12 +2,12 @@
 //! the map, and whether there is room.
 
 use crate::{
-    buf::BufPool,
+    buf::{BLOCK, BufPool},
     device::{DeviceError, ZonedDevice},
     runtime::{COPY, work},
     volume::{
         address::{self, Address, GRAIN, GRAINS, HOLE, Unit},
-        format::{EntryKind, GroupEntry},
+        format::{EntryKind, GroupEntry, looks_like_group},
         map::PagedMap,
         piece::{Codec, Patience},
         space::{Space, ZonePurpose},
@@ -54,6 +54,9 @@ pub struct VolumeState {
     pub has_guarantees: bool,
     /// [`Root::shares_headers`] of the last durable root: without it no group may have a piece in its first block.
     pub shares_headers: bool,
+    /// [`Root::has_trailers`] of the last durable root: without it no group may end with its header.
+    pub has_trailers: bool,
+    pub lone: LoneWrites,
     /// Number of blocks that snapshots have passed on since the start.
     pub passed_on: u64,
     pub patience: Patience,
@@ -91,6 +94,39 @@ pub struct VolumeState {
     pub page_lookups: u64,
     pub page_hits: u64,
     pub failed: Option<DeviceError>,
+}
+
+/// Writes between flushes, from which it is expected whether a write is followed by a flush.
+#[derive(Default)]
+pub struct LoneWrites {
+    /// Writes since the last flush.
+    since_flush: u32,
+    /// Flushes in a row that followed one to [`LoneWrites::FEW`] writes.
+    flushes: u32,
+}
+
+impl LoneWrites {
+    /// Most writes between two flushes.
+    const FEW: u32 = 4;
+
+    /// Counts a write.
+    pub fn count_write(&mut self) {
+        self.since_flush = self.since_flush.saturating_add(1);
+    }
+
+    /// Counts a flush.
+    pub fn count_flush(&mut self) {
+        match std::mem::take(&mut self.since_flush) {
+            0 => {}
+            1..=LoneWrites::FEW => self.flushes = self.flushes.saturating_add(1),
+            _ => self.flushes = 0,
+        }
+    }
+
+    /// Whether a flush is expected to follow the write that was counted last.
+    pub fn expect_flush(&self) -> bool {
+        self.flushes >= 2 && self.since_flush <= LoneWrites::FEW
+    }
 }
 
 /// Where a snapshot keeps the blocks of a volume that change: the distance to the block that keeps a block, and to that
@@ -182,16 +218,19 @@ impl VolumeState {
         let purpose = if stream == MOVED { ZonePurpose::Collection } else { ZonePurpose::Writer };
         let index = self.space.plan().index_of(stream);
         let number = self.next_number;
+        let may_have_trailer = self.may_have_trailer(piece, fua);
         let VolumeState { streams, space, pool, written, shares_headers, .. } = self;
         let mut common = Common { log, pool, written };
         let stream = &mut streams[index];
         let begun = stream.begun();
         let entries = 1 + leads.clone().count() as u64;
-        let set = EntrySet { purpose, grains: piece.grains(), entries, expected: expected.max(entries) };
+        let (grains, expected) = (piece.grains(), expected.max(entries));
+        let set = EntrySet { purpose, grains, entries, expected, may_have_trailer };
         if !stream.prepare(index, (set, *shares_headers), space, number, &mut common) {
             return None;
         }
-        let headers = stream.begun() - begun;
+        let groups = stream.begun() - begun;
+        let headers = groups - (groups > 0 && stream.fills_before_trailer()) as u64;
         self.put_leads(index, leads);
         let kind = EntryKind::Data { unit: piece.unit, grains: piece.grains(), there: piece.there };
         let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
@@ -213,10 +252,25 @@ impl VolumeState {
 
     /// Length in grains to which a piece is to be squeezed, so that it shares a block with the header of its group; `None`
     /// if it is compressed already, or does not begin a small group. `expected` as in [`VolumeState::place`].
-    pub fn squeezed_grains(&self, stream: usize, piece: Piece<'_>, expected: u64) -> Option<u32> {
+    pub fn squeezed_grains(
+        &self,
+        log: Log<'_>,
+        piece: Piece<'_>,
+        (stream, fua, expected): (usize, bool, u64),
+    ) -> Option<u32> {
         let stream = &self.streams[self.space.plan().index_of(stream)];
         let may_share = self.shares_headers && piece.grains() == GRAINS && piece.unit == Unit::BLOCK;
-        may_share.then(|| stream.squeezed_grains(expected)).flatten()
+        let (purpose, may_have_trailer) = (ZonePurpose::Writer, self.may_have_trailer(piece, fua));
+        let set = EntrySet { purpose, grains: GRAINS, entries: expected, expected, may_have_trailer };
+        may_share.then(|| stream.squeezed_grains(set, log)).flatten()
+    }
+
+    /// See [`EntrySet::may_have_trailer`]. Data that looks like a header does not lie where one may be: nothing but its
+    /// content would distinguish it.
+    fn may_have_trailer(&self, piece: Piece<'_>, fua: bool) -> bool {
+        self.has_trailers
+            && (fua || self.lone.expect_flush())
+            && !piece.bytes.chunks(BLOCK).any(looks_like_group)
     }
 
     /// Makes entries without data, in one group, and changes the map accordingly; the blocks of each are in one page of
@@ -233,7 +287,8 @@ impl VolumeState {
         let VolumeState { streams, space, pool, written, .. } = self;
         let mut common = Common { log, pool, written };
         let begun = streams[index].begun();
-        let set = EntrySet { purpose, grains: 0, entries: entries.clone().count() as u64, expected: 0 };
+        let count = entries.clone().count() as u64;
+        let set = EntrySet { purpose, grains: 0, entries: count, expected: 0, may_have_trailer: false };
         if !streams[index].prepare(index, (set, false), space, number, &mut common) {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::{
     volume::{
         address::{self, Address},
         core::{Need, VolumeCore},
-        format::{FANOUT, GroupHeader, ZoneUse},
+        format::{FANOUT, GroupHeader, MOST_BEFORE, ZoneUse},
         state::VolumeState,
     },
     zone::{Lba, ZoneIndex},
@@ -63,9 +63,20 @@ async fn in_groups(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> Store
     let start = core.device.geometry().start(ZoneIndex(zone)).0;
     let (mut at, end) = (0, ranges.iter().map(|range| range.end).max().unwrap_or(0));
     while at < end && core.state.borrow().space.zone(zone).record.segment == segment {
-        let verify = |block: &[u8]| core.group_at(block, segment, at);
-        let header = read_verified(&*core.device, Lba(start + at as u64), verify).await;
-        let Ok(Some(header)) = header else {
+        let mut header = core.state.borrow().streams.iter().find_map(|stream| stream.pending_at(zone, at));
+        for before in 0..=MOST_BEFORE.min(core.capacity() - 1 - at) {
+            if header.is_some() {
+                break;
+            }
+            let verify = |block: &[u8]| core.group_at(block, segment, (at, before));
+            let lba = Lba(start + (at + before) as u64);
+            header = read_verified(&*core.device, lba, verify).await.unwrap_or_default();
+        }
+        // The trailer of the last group of a read-only zone was not written.
+        let written = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
+        let note = core.device.note(ZoneIndex(zone)).filter(|_| header.is_none() && at < written);
+        let of_note = note.and_then(|note| core.group_at(&note, segment, (at, written - at)));
+        let Some(header) = header.or(of_note) else {
             stored.may_be_more = true;
             return stored;
         };

@@ -9,6 +9,10 @@
 //! behind their entries in the same block: so a lone write of a block takes one block instead of two. For this purpose
 //! the first block of such a group is *squeezed* in a volume without compression, too.
 //!
+//! Where the device keeps notes ([`ZonedDevice::note_room`]), synchronous writes of few blocks need neither: they are
+//! written without a header, each with the header so far of all of them as its note, until a *trailer* follows, the block
+//! with that header.
+//!
 //! A zone is begun when all groups of the one before it have landed and the device has been flushed: so a
 //! power cut leaves one zone of each stream partly written, and no more.
 
@@ -17,7 +21,10 @@ use crate::{
     device::{Command, Completion, Done, ZonedDevice},
     volume::{
         address::{self, Address, GRAIN, GRAINS},
-        format::{GroupEntry, GroupPlace, header_grains, most_entries, put_entry, seal_group},
+        format::{
+            GroupEntry, GroupHeader, GroupPlace, HeaderPlace, MOST_BEFORE, header_bytes, header_grains,
+            most_entries, put_entry, read_group, seal_group,
+        },
         space::{Space, ZonePurpose},
     },
     zone::{Lba, ZoneIndex},
@@ -49,10 +56,10 @@ pub struct OpenZone {
     pub torn_at: Option<u32>,
 }
 
-/// A group that is being filled.
+/// A group that is being filled, or more pieces of the group whose trailer is pending.
 struct Group {
     open: OpenZone,
-    /// The header, then data.
+    /// The header, then data; data alone if the trailer is pending.
     bytes: BufMut,
     /// Number of its first entry.
     first: u64,
@@ -62,6 +69,19 @@ struct Group {
     /// Grain at which its last piece ends.
     end: u32,
     fua: bool,
+    has_trailer: bool,
+}
+
+/// A group whose pieces are written, and whose trailer is not.
+struct PendingTrailer {
+    open: OpenZone,
+    /// Blocks of its pieces.
+    blocks: u32,
+    /// Number of its first entry.
+    first: u64,
+    entries: usize,
+    /// The trailer, if it follows now.
+    header: BufMut,
 }
 
 impl Group {
@@ -88,6 +108,15 @@ impl Group {
     }
 }
 
+impl PendingTrailer {
+    /// Adds an entry of `group`, which has more of its pieces.
+    fn put_entry(&mut self, group: &mut Group, entry: GroupEntry) {
+        put_entry(&mut self.header, self.entries, self.first, entry);
+        self.entries += 1;
+        group.entries += 1;
+    }
+}
+
 /// Entries that are put into a group together, at most one of them with a piece.
 #[derive(Clone, Copy)]
 pub struct EntrySet {
@@ -99,6 +128,9 @@ pub struct EntrySet {
     pub entries: u64,
     /// Number of entries of the request from these on.
     pub expected: u64,
+    /// Whether their header may follow them: they are to be durable at once, and a durable root says that there are
+    /// trailers.
+    pub may_have_trailer: bool,
 }
 
 /// Last grain of a group's first block at which a piece may begin: behind more entries it would save little.
@@ -116,6 +148,8 @@ struct ClosedGroup {
     entries: usize,
     bytes: Buf,
     fua: bool,
+    /// The header so far, of a group whose trailer is pending; otherwise empty.
+    note: Buf,
     completion: Option<Completion>,
 }
 
@@ -140,6 +174,8 @@ pub struct Stream {
     /// The zone of the next group; `None` if a zone has to be begun for it.
     open: Option<OpenZone>,
     filling: Option<Group>,
+    /// The group whose pieces end where the next group begins, if its trailer is pending.
+    pending: Option<PendingTrailer>,
     /// Closed groups that are not submitted yet, in order.
     ready: VecDeque<ClosedGroup>,
     /// Groups in flight, in order.
@@ -175,6 +211,7 @@ impl Stream {
     /// Continues in a zone that was partly written before the start.
     pub fn resume(&mut self, open: OpenZone) {
         assert!(self.open.is_none() && self.begun() == 0, "a stream that has begun goes on with {open:?}");
+        assert!(self.pending.is_none(), "a trailer is pending before the start");
         self.open = Some(open);
         self.writing = Some(open.zone);
     }
@@ -205,19 +242,61 @@ impl Stream {
         self.closed + self.filling.is_some() as u64
     }
 
+    /// Whether the group that is being filled will end with its header.
+    pub fn fills_before_trailer(&self) -> bool {
+        self.filling.as_ref().is_some_and(|group| group.has_trailer)
+    }
+
     /// Number of entries of groups that have not landed.
     fn entries_on_their_way(&self) -> u64 {
         self.flights.iter().chain(&self.ready).map(|group| group.entries as u64).sum()
     }
 
     /// Length in grains to which the first block of the next entries has to be squeezed so that the header is in the same
-    /// block; `None` if they are not the first of a group, or too many entries are expected.
-    pub fn squeezed_grains(&self, expected: u64) -> Option<u32> {
-        if self.filling.is_some() {
+    /// block; `None` if they are not the first of a group with a header there, or too many entries are expected.
+    pub fn squeezed_grains(&self, set: EntrySet, log: Log<'_>) -> Option<u32> {
+        if self.filling.is_some() || self.may_have_trailer(set, log) {
             return None;
         }
-        let entries = expected + self.entries_on_their_way();
+        let entries = set.expected + self.entries_on_their_way();
         (entries <= MOST_SQUEEZED).then(|| GRAINS - header_grains(entries))
+    }
+
+    /// Whether entries may be put into a group with a trailer: few whole blocks that are to be durable at once, behind the
+    /// first group of a zone, where the device keeps notes.
+    fn may_have_trailer(&self, set: EntrySet, log: Log<'_>) -> bool {
+        let fits = |behind: u32| self.fits_before_trailer(set, (behind, 0, 0), log);
+        set.may_have_trailer
+            && set.purpose == ZonePurpose::Writer
+            && set.expected + self.entries_on_their_way() <= MOST_SQUEEZED
+            && (self.continues_trailer(set, log) || fits(self.pending.is_some() as u32))
+    }
+
+    /// Whether entries may join the group whose trailer is pending.
+    fn continues_trailer(&self, set: EntrySet, log: Log<'_>) -> bool {
+        let of = |pending: &PendingTrailer| {
+            self.fits_before_trailer(set, (0, pending.blocks, pending.entries), log)
+        };
+        self.pending.as_ref().is_some_and(of)
+    }
+
+    /// Whether entries can be written now, or `behind` blocks later, in a group with a trailer that has `blocks` blocks and
+    /// `entries` entries before them.
+    fn fits_before_trailer(
+        &self,
+        set: EntrySet,
+        (behind, blocks, entries): (u32, u32, usize),
+        log: Log<'_>,
+    ) -> bool {
+        let Some(open) = self.open.filter(|open| open.next > 0) else { return false };
+        // Blocks of the write: those that are filled already, and the rest of the request.
+        let filled = self.filling.as_ref().map_or(0, |group| group.blocks());
+        let more = filled + (set.grains / GRAINS).max(set.expected as u32);
+        let start = log.device.geometry().start(ZoneIndex(open.zone)).0 + (open.next + behind) as u64;
+        set.grains > 0
+            && set.grains.is_multiple_of(GRAINS)
+            && blocks + more <= MOST_BEFORE
+            && log.device.note_room(Lba(start), more.into()) >= header_bytes(entries + set.entries as usize)
     }
 
     /// Grain of a new group at which its first piece begins: that of the next block, unless the piece is compressed and
@@ -247,19 +326,38 @@ impl Stream {
         if let Some(group) = &self.filling {
             let blocks = group.blocks_with(grains);
             let fits = blocks <= group.most() && group.open.next + blocks <= capacity;
-            if fits && group.entries as u64 + entries <= most_entries(group.first_grain) {
+            let has_room = match group.has_trailer {
+                true => self.may_have_trailer(set, common.log) && self.continues_trailer(set, common.log),
+                false => group.entries as u64 + entries <= most_entries(group.first_grain),
+            };
+            if fits && has_room {
                 return true;
             }
             self.close(index, capacity, common);
         }
-        let first_grain = if shares { self.first_grain(set) } else { GRAINS };
-        let group = |pool: &mut BufPool, open, first_grain| {
+        let group = |pool: &mut BufPool, open, first_grain, has_trailer| {
             let bytes = pool.take(most + 2);
-            let end = first_grain;
-            Some(Group { open, bytes, first: number, entries: 0, first_grain, end, fua: false })
+            let (entries, end) = (0, first_grain);
+            Some(Group { open, bytes, first: number, entries, first_grain, end, fua: false, has_trailer })
         };
+        let has_trailer = self.may_have_trailer(set, common.log);
+        if !has_trailer || !self.continues_trailer(set, common.log) {
+            self.end_with_trailer(index, capacity, common);
+        }
+        if let Some(open) = self.open.filter(|_| has_trailer) {
+            self.pending.get_or_insert_with(|| PendingTrailer {
+                open,
+                blocks: 0,
+                first: number,
+                entries: 0,
+                header: common.pool.take(1),
+            });
+            self.filling = group(common.pool, open, 0, true);
+            return true;
+        }
+        let first_grain = if shares { self.first_grain(set) } else { GRAINS };
         if let Some(open) = self.open.filter(|open| open.next + 1 + grains.div_ceil(GRAINS) > capacity) {
-            self.filling = group(common.pool, open, GRAINS);
+            self.filling = group(common.pool, open, GRAINS, false);
             self.close(index, capacity, common);
         }
         let open = match self.open {
@@ -273,7 +371,7 @@ impl Stream {
                 None => return false,
             },
         };
-        self.filling = group(common.pool, open, first_grain);
+        self.filling = group(common.pool, open, first_grain, false);
         true
     }
 
@@ -293,24 +391,32 @@ impl Stream {
         assert!(blocks <= most, "a group gets {blocks} blocks, and may have {most}");
         let begun = group.blocks_with(grains) - group.blocks();
         group.end += grains;
-        group.put_entry(entry);
         group.fua |= fua;
+        match self.pending.as_mut().filter(|_| group.has_trailer) {
+            Some(pending) => pending.put_entry(group, entry),
+            None => group.put_entry(entry),
+        }
         let place = space.piece(group.open.zone, group.open.next, from, (entry.kind.unit(), grains));
         Some((place, begun))
     }
 
     /// Puts an entry without a piece into the group that is being filled. [`Stream::prepare`] has to have returned true.
     pub fn put_without_data(&mut self, entry: GroupEntry) {
-        if let Some(group) = &mut self.filling {
-            group.put_entry(entry);
+        let Some(group) = &mut self.filling else { return };
+        match self.pending.as_mut().filter(|_| group.has_trailer) {
+            Some(pending) => pending.put_entry(group, entry),
+            None => group.put_entry(entry),
         }
     }
 
     /// Closes the group that is being filled, if there is one, and submits it if possible.
     pub fn close(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
         let Some(group) = self.filling.take() else { return };
+        if group.has_trailer {
+            return self.close_before_trailer(index, group, common);
+        }
         let mut blocks = group.blocks();
-        let Group { open, mut bytes, first, entries, first_grain, end, fua } = group;
+        let Group { open, mut bytes, first, entries, first_grain, end, fua, .. } = group;
         let OpenZone { zone, segment, next: offset, .. } = open;
         bytes[end as usize * GRAIN..blocks as usize * BLOCK].fill(0);
         let header = (first_grain == GRAINS) as u32;
@@ -325,7 +431,8 @@ impl Stream {
         }
         let place = GroupPlace { volume: common.log.volume, segment, offset, stream: index as u8 };
         let bytes_of_header = bytes.block_mut(0);
-        seal_group(bytes_of_header, place, (blocks, first_grain), first, entries);
+        let header_place = HeaderPlace::HeaderFirst(blocks, first_grain);
+        seal_group(bytes_of_header, place, header_place, first, entries);
         common.written.padding += (blocks - used) as u64;
         let end = offset + blocks;
         assert!(end <= capacity, "a group ends at block {end} of zone {zone}, which has {capacity}");
@@ -338,10 +445,69 @@ impl Stream {
             entries,
             bytes,
             fua,
+            note: Buf::default(),
             completion: None,
         });
         self.closed += 1;
         self.submit(common);
+    }
+
+    /// Closes pieces of the group whose trailer is pending, and submits them with the trailer so far as their note.
+    fn close_before_trailer(&mut self, index: usize, group: Group, common: &mut Common<'_>) {
+        let Some(pending) = &mut self.pending else { return };
+        let (blocks, Group { open, entries, bytes, fua, .. }) = (group.blocks(), group);
+        let OpenZone { zone, segment, next: start, .. } = open;
+        let offset = start + blocks;
+        pending.blocks += blocks;
+        let place = GroupPlace { volume: common.log.volume, segment, offset, stream: index as u8 };
+        let header_place = HeaderPlace::Trailer(pending.blocks);
+        seal_group(&mut pending.header, place, header_place, pending.first, pending.entries);
+        let note = Buf::copy_of(&pending.header[..header_bytes(pending.entries)]);
+        common.written.data += blocks as u64;
+        self.open = Some(OpenZone { next: offset, ..open });
+        let bytes = bytes.freeze();
+        self.ready.push_back(ClosedGroup {
+            zone,
+            start,
+            blocks,
+            entries,
+            bytes,
+            fua,
+            note,
+            completion: None,
+        });
+        self.closed += 1;
+        self.submit(common);
+    }
+
+    /// Writes the pending trailer, if there is one. No group may be being filled.
+    pub fn end_with_trailer(&mut self, index: usize, capacity: u32, common: &mut Common<'_>) {
+        let Some(PendingTrailer { open, blocks, header, .. }) = self.pending.take() else { return };
+        assert!(self.filling.is_none(), "a trailer of stream {index} would follow unwritten pieces");
+        let (next, end) = (open.next + blocks, self.open.map(|open| (open.zone, open.next)));
+        assert_eq!(end, Some((open.zone, next)), "the place of the trailer of {blocks} blocks");
+        assert!(next + 2 < capacity, "a trailer at block {next} of {capacity}");
+        common.written.headers += 1;
+        self.open = Some(OpenZone { next: next + 1, ..open });
+        self.ready.push_back(ClosedGroup {
+            zone: open.zone,
+            start: next,
+            blocks: 1,
+            entries: 0,
+            bytes: header.freeze(),
+            fua: false,
+            note: Buf::default(),
+            completion: None,
+        });
+        self.closed += 1;
+        self.submit(common);
+    }
+
+    /// The header of the group that begins at this offset of a zone, if its trailer is pending.
+    pub fn pending_at(&self, zone: u32, offset: u32) -> Option<GroupHeader> {
+        let pending = self.pending.as_ref().filter(|pending| pending.blocks > 0)?;
+        let is_here = (pending.open.zone, pending.open.next) == (zone, offset);
+        is_here.then(|| read_group(&pending.header)).flatten()
     }
 
     /// Closes the group that is being filled if it has at least as many blocks as those that are closed and have not
@@ -369,8 +535,12 @@ impl Stream {
                 group.zone
             );
             let data = group.bytes.slice_blocks(0..group.blocks as u64);
-            let command = Command::write(Lba(start.0 + group.start as u64), data, group.fua);
-            group.completion = Some(common.log.device.submit(command));
+            let lba = Lba(start.0 + group.start as u64);
+            let note = std::mem::take(&mut group.note);
+            group.completion = Some(match note.is_empty() {
+                true => common.log.device.submit(Command::write(lba, data, group.fua)),
+                false => common.log.device.write_with_note(lba, data, note),
+            });
             self.flights.push_back(group);
         }
     }

@@ -10,6 +10,7 @@ use crate::process::run;
 use anyhow::{Context, Result};
 use engine::{
     array::{PowerMark, Tails},
+    buf::Buf,
     device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
     raid::geometry::MAX_MEMBERS,
     runtime::Runtime,
@@ -328,21 +329,34 @@ impl RecordingDevice {
         RecordingDevice { device, ack_log, runtime: runtime.clone(), slots: Rc::default() }
     }
 
-    /// Submits `command`, and calls `note` with its result before the result is passed on.
-    fn noted(&self, command: Command, note: impl FnOnce(&AckLog, &Done) + 'static) -> Completion {
-        let mut completion = self.device.submit(command);
+    /// Calls `record` with the result of a command before the result is passed on.
+    fn recorded(
+        &self,
+        mut completion: Completion,
+        record: impl FnOnce(&AckLog, &Done) + 'static,
+    ) -> Completion {
         if let Some(done) = completion.take() {
-            note(&self.ack_log, &done);
+            record(&self.ack_log, &done);
             return Completion::ready(done);
         }
         let (completer, later) = self.slots.pair();
         let ack_log = self.ack_log.clone();
         self.runtime.spawn(async move {
             let done = completion.await;
-            note(&ack_log, &done);
+            record(&ack_log, &done);
             completer.complete(done);
         });
         later
+    }
+
+    /// Records that everything up to the end of a write is complete, if it succeeds.
+    fn write_recorded(&self, completion: Completion, lba: Lba, blocks: u64) -> Completion {
+        let (zone, at) = self.device.geometry().locate(lba);
+        self.recorded(completion, move |ack_log, done| {
+            if done.result.is_ok() {
+                ack_log.complete(zone, done.tail.max(at + blocks));
+            }
+        })
     }
 }
 
@@ -355,21 +369,29 @@ impl ZonedDevice for RecordingDevice {
         self.device.reread(lba, attempt)
     }
 
+    fn note_room(&self, lba: Lba, blocks: u64) -> usize {
+        self.device.note_room(lba, blocks)
+    }
+
+    fn write_with_note(&self, lba: Lba, data: Buf, note: Buf) -> Completion {
+        let blocks = data.blocks();
+        self.write_recorded(self.device.write_with_note(lba, data, note), lba, blocks)
+    }
+
+    fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        self.device.note(zone)
+    }
+
     fn submit(&self, command: Command) -> Completion {
         match &command {
             Command::Write { lba, data, .. } => {
-                let (zone, at) = self.device.geometry().locate(*lba);
-                let end = at + data.blocks();
-                self.noted(command, move |ack_log, done| {
-                    if done.result.is_ok() {
-                        ack_log.complete(zone, done.tail.max(end));
-                    }
-                })
+                let (lba, blocks) = (*lba, data.blocks());
+                self.write_recorded(self.device.submit(command), lba, blocks)
             }
             Command::Reset { zones: Zones::One(zone) } => {
                 let (zone, device) = (*zone, self.device.clone());
                 let known = self.ack_log.clear(zone);
-                self.noted(command, move |ack_log, done| {
+                self.recorded(self.device.submit(command), move |ack_log, done| {
                     // The zone may be unchanged. An array completes a zone report at submission.
                     if done.result.is_err() {
                         let report = device.submit(Command::Report { first: zone, count: 1 }).take();

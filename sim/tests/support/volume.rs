@@ -5,7 +5,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Completion, DeviceError, Geometry, ZonedDevice},
 };
-use std::cell::Cell;
+use std::{cell::Cell, rc::Rc};
 
 /// A drive with small zones.
 pub fn geometry() -> Geometry {
@@ -45,14 +45,19 @@ pub fn noise(at: u64) -> Vec<u8> {
 /// A device that is gone after some commands.
 pub struct Leaving {
     drive: EmulatedDrive,
-    /// Commands before it is gone.
-    pub left: Cell<u32>,
+    /// Commands before it is gone; several devices may share them.
+    pub left: Rc<Cell<u32>>,
 }
 
 impl Leaving {
     /// A drive that leaves after so many commands.
     pub fn after(drive: &EmulatedDrive, commands: u32) -> Leaving {
-        Leaving { drive: drive.clone(), left: Cell::new(commands) }
+        Leaving::sharing(drive, Rc::new(Cell::new(commands)))
+    }
+
+    /// A drive that leaves after as many commands as are left.
+    pub fn sharing(drive: &EmulatedDrive, left: Rc<Cell<u32>>) -> Leaving {
+        Leaving { drive: drive.clone(), left }
     }
 }
 

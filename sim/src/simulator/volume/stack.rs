@@ -7,10 +7,11 @@ use super::{
 use crate::simulator::layer::{DeviceBelow, sequenced, world::Life};
 use engine::{
     array::{Array, Drive, Tails},
+    buf::Buf,
     device::{Command, Completion, Geometry, Slots, ZonedDevice, Zones},
     runtime::Runtime,
     volume::{self, Opened, Pool, PoolError, PoolShape, Volume, VolumeError, VolumeOptions, VolumePlan},
-    zone::Lba,
+    zone::{Lba, ZoneIndex},
 };
 use std::{cell::RefCell, rc::Rc};
 
@@ -48,13 +49,33 @@ impl ZonedDevice for RecordingArray {
         self.array.reread(lba, attempt)
     }
 
+    fn note_room(&self, lba: Lba, blocks: u64) -> usize {
+        self.array.note_room(lba, blocks)
+    }
+
+    fn write_with_note(&self, lba: Lba, data: Buf, note: Buf) -> Completion {
+        let zone = self.geometry().locate(lba).0;
+        self.recorded(self.array.write_with_note(lba, data, note), zone, false)
+    }
+
+    fn note(&self, zone: ZoneIndex) -> Option<Buf> {
+        self.array.note(zone)
+    }
+
     fn submit(&self, command: Command) -> Completion {
         let (zone, resets) = match &command {
             Command::Write { lba, .. } => (self.geometry().locate(*lba).0, false),
             Command::Reset { zones: Zones::One(zone) } => (*zone, true),
             _ => return self.array.submit(command),
         };
-        let (done, tails) = (self.array.submit(command), self.tails.clone());
+        self.recorded(self.array.submit(command), zone, resets)
+    }
+}
+
+impl RecordingArray {
+    /// Records the tail of a zone when its command has completed.
+    fn recorded(&self, done: Completion, zone: ZoneIndex, resets: bool) -> Completion {
+        let tails = self.tails.clone();
         let (completer, completion) = self.slots.pair();
         self.runtime.spawn(async move {
             let done = done.await;
