@@ -5,12 +5,6 @@
 
 uname -r
 mkdir -p /run/mnt
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    [[ -b $DEVICE ]] || fail "$DEVICE did not outlive the daemon"
-    start_array tank
-}
 
 step "fio on the zones under SIGKILL of the daemon"
 create_array tank $(drives 0 1 2 3 4)
@@ -19,7 +13,7 @@ fio --name=zones --filename="$DEVICE" --direct=1 --zonemode=zbd --ioengine=libai
     --numjobs=2 --offset_increment=2z --size=2z --verify=crc32c --group_reporting --output=/run/fio &
 fio=$!
 sleep 3
-killed
+killed "$DEVICE"
 wait "$fio" || { cat /run/fio; fail "fio on zones"; }
 blkzone reset "$DEVICE"
 
@@ -30,7 +24,7 @@ mount -t xfs -o rtdev="$DEVICE" /dev/helper /run/mnt
 fio --name=files --directory=/run/mnt --size=48M --rw=randwrite --bs=16k --fsync=64 --verify=crc32c --output=/run/fio &
 fio=$!
 sleep 3
-killed
+killed "$DEVICE"
 wait "$fio" || { cat /run/fio; fail "fio on XFS"; }
 cp -r engine/src /run/mnt/tree
 umount /run/mnt
@@ -48,7 +42,7 @@ mount "$DEVICE" /run/mnt
 fio --name=files --directory=/run/mnt --size=48M --rw=randwrite --bs=4k --fsync=32 --verify=crc32c --output=/run/fio &
 fio=$!
 sleep 3
-killed
+killed "$DEVICE"
 wait "$fio" || { cat /run/fio; fail "fio on ext4"; }
 umount /run/mnt
 e2fsck -fn "$DEVICE" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }

@@ -9,14 +9,8 @@ export DM_DISABLE_UDEV=1
 mkdir -p /run/lvm /run/lvm-mnt /run/crypt-mnt /run/xfs-mnt /run/copy-mnt
 modprobe dm_crypt
 modprobe xfs
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 quietly() { "$@" >/run/said 2>&1 || { cat /run/said; fail "$*"; }; }
 cipher() { echo -n secret | quietly cryptsetup "$@" --key-file -; }
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    start_array tank
-}
 mounted() {
     quietly vgchange -q -ay pool
     cipher open --allow-discards "$(device crypt)" secret

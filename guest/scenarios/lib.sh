@@ -95,6 +95,16 @@ stop_array() {
     wait "$DAEMON"
     [[ ! -e $DEVICE ]] || fail "$DEVICE is still there"
 }
+# device NAME: the block device of a volume or namespace of the array tank
+device() { readlink -f "/dev/zoneraid/tank/$1"; }
+# killed DEVICE...: kills the daemon of the array tank and starts it again; these block devices have to outlive the former
+killed() {
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    local shown
+    for shown in "$@"; do [[ -b $shown ]] || fail "$shown did not outlive the daemon"; done
+    start_array tank
+}
 # loaded PROCESS LOG: waits until the load with this log has had some more writes acknowledged
 loaded() {
     local load=$1 log=$2 before

@@ -18,12 +18,6 @@ make_xfs() { mkfs.xfs -f -d rtinherit=1 -r zoned=1,rtdev=$zones $plain; }
 mount_xfs() { mount -t xfs -o rtdev=$zones $plain /run/mnt; }
 repaired_xfs() { xfs_repair -n -r $zones $plain >/run/fsck 2>&1 || { cat /run/fsck; fail "xfs_repair"; }; }
 
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    [[ -b $zones && -b $plain ]] || fail "a block device did not outlive the daemon"
-    start_array tank
-}
 
 if ((GUEST_BOOT == 1)); then
     create_array tank $(drives 0 1 2 3 4)
@@ -41,7 +35,7 @@ if ((GUEST_BOOT == 1)); then
     fio --name=files --directory=/run/mnt --size=32M --rw=randwrite --bs=16k --fsync=32 --verify=crc32c --output=/run/fio &
     fio=$!
     sleep 2
-    killed
+    killed $zones $plain
     wait "$fio" || { cat /run/fio; fail "fio on $fs"; }
     cp -r engine/src /run/mnt/tree
     umount /run/mnt

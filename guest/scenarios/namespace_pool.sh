@@ -2,15 +2,8 @@
 # made, while the daemon is killed, and each has its own data after a power cut with a drive removed.
 # guest: --drives 6:size=1G,zone=8M,capacity=6M,open=40,active=40,zrwa=128K --reboots --memory 3G
 
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 # volumes NAMESPACE: names of its volumes, in the status of the array
 volumes() { zoneraid --json status tank | jq -r ".namespaces.list[] | select(.name == \"$1\") | [.volumes[].name] | join(\" \")"; }
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    [[ -b $(device vms/mail) && -b $(device other/mail) && -b $(device zones) ]] || fail "a block device did not outlive the daemon"
-    start_array tank
-}
 # fill DEVICE SEED [OPTION...]: random writes, or with --verify_only their verification
 fill() {
     local log=/run/${1//\//-}.fio
@@ -50,7 +43,7 @@ if ((GUEST_BOOT == 1)); then
     write_zone &
     zoned=$!
     sleep 1
-    killed
+    killed /dev/zoneraid/tank/{vms/mail,other/mail,zones}
     wait "$fio" "$other" "$zoned" || fail "fio under SIGKILL"
     fill vms/logs 1 --verify_only
     same_zone
@@ -71,7 +64,7 @@ if ((GUEST_BOOT == 1)); then
     zoneraid volume create tank/other/mail --size 64M
     cmp -n $((64 << 20)) "$(device other/mail)" /dev/zero || fail "a new volume has data of a removed one"
     fill other/mail 4
-    killed
+    killed /dev/zoneraid/tank/{vms/mail,other/mail,zones}
     zoneraid top tank --json | jq -e '[.devices[].namespace] | index("vms/copy")' >/dev/null || fail "top does not show vms/copy"
     zoneraid volume set tank/vms/logs --iops 50
     iops=$(fio --name=limited --filename="$(device vms/logs)" --direct=1 --rw=randread --bs=4k --ioengine=libaio --iodepth=16 \

@@ -10,7 +10,6 @@ mkdir -p "${tenants[@]/#//run/}"
 # F2FS records its devices by name, and this one has another name at each boot.
 ln -s "$(block 6)" /dev/helper
 
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 # number FILTER: a field of the namespaces' status
 number() { zoneraid --json status tank | jq -r ".namespaces$1"; }
 
@@ -32,15 +31,6 @@ checked() {
     btrfs check "$(device btrfs)" >/run/check 2>&1 || only_unaligned /run/check || { cat /run/check; fail "btrfs check"; }
     e2fsck -fn "$(device ext4)" >/run/fsck 2>&1 || { cat /run/fsck; fail "e2fsck"; }
 }
-# killed TENANT...: kills the daemon and starts it again; the block devices of these tenants outlive it
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    local tenant
-    for tenant in "$@"; do [[ -b $(device "$tenant") ]] || fail "$tenant did not outlive the daemon"; done
-    start_array tank
-}
-
 # fill TENANT ZONES RATE: writes zones slowly, and reads them back
 fill() {
     local device size
@@ -82,13 +72,13 @@ at_work() {
     new=$!
     sleep 2
     step "SIGKILL after a namespace was created"
-    killed f2fs btrfs logs
+    killed /dev/zoneraid/tank/{f2fs,btrfs,logs}
     wait "$new" || fail "fio on logs failed"
     zoneraid namespace remove --yes tank/logs
     [[ ! -e /dev/zoneraid/tank/logs ]] || fail "the removed namespace logs still has a block device"
     kill -0 "$first" || fail "the load on f2fs ended too early"
     step "SIGKILL after a namespace was removed"
-    killed f2fs btrfs
+    killed /dev/zoneraid/tank/{f2fs,btrfs}
     [[ $(number '.list | map(.name) | join(" ")') == "f2fs btrfs" ]] || fail "the list of namespaces is wrong"
     wait "$first" || fail "fio on f2fs failed"
     stop_array tank
@@ -179,7 +169,7 @@ if ((GUEST_BOOT == 1)); then
         kill -0 "${loads[@]}" 2>/dev/null; do
         kills=$((kills + 1))
         step "SIGKILL number $kills"
-        killed "${tenants[@]}"
+        killed "${tenants[@]/#//dev/zoneraid/tank/}"
     done
     for load in "${!loads[@]}"; do
         wait "${loads[load]}" || { cat "/run/${tenants[load]}.fio"; fail "fio on ${tenants[load]}"; }

@@ -2,15 +2,8 @@
 # power cut with a drive removed. A hundred of them have block devices at once.
 # guest: --drives 6:size=512M,zone=8M,capacity=6M --reboots --time-limit 1500 --memory 3G
 
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 # volumes: number of the volumes
 volumes() { zoneraid --json volume list tank | jq '.volumes | length'; }
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    [[ -b $(device mail) ]] || fail "the block device of a volume did not outlive the daemon"
-    start_array tank
-}
 # fill VOLUME SEED [OPTION...]: random writes, or with --verify_only their verification
 fill() {
     fio --name="$1" --filename="$(device "$1")" --direct=1 --ioengine=libaio --iodepth=8 --rw=randwrite --bsrange=4k-64k \
@@ -30,7 +23,7 @@ if ((GUEST_BOOT == 1)); then
     fill logs 1 &
     fio=$!
     sleep 1
-    killed
+    killed /dev/zoneraid/tank/mail
     wait "$fio" || fail "fio under SIGKILL"
     fill logs 1 --verify_only
     zoneraid volume create tank/scratch --size 200M --sector-size 512
@@ -48,7 +41,7 @@ if ((GUEST_BOOT == 1)); then
     for number in 1 50 97; do
         dd if=<(yes "$number") of="$(device "v$number")" bs=64k count=4 iflag=fullblock oflag=direct conv=fsync status=none
     done
-    killed
+    killed /dev/zoneraid/tank/mail
     for number in {2..49}; do zoneraid volume remove "tank/v$number" --yes >/dev/null; done
     cp -r engine/src /run/mail/tree
     sync -f /run/mail

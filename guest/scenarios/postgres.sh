@@ -11,18 +11,12 @@ bin=${bin##* }
 mkdir -p /run/db /run/copy /run/socket
 chown postgres /run/socket
 modprobe xfs
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 as_postgres() { setpriv --reuid=postgres --regid=postgres --clear-groups env HOME=/run/socket "$@"; }
 sql() { as_postgres psql -h /run/socket -p "$1" -d postgres -AtXqc "$2"; }
 # database PORT DIR: starts the database in a directory
 database() {
     as_postgres "$bin/pg_ctl" -s -w -t 180 -D "$2/data" -l "$2/log" start -o "-p $1 -k /run/socket -c listen_addresses= -c shared_buffers=32MB" ||
         { cat "$2/log"; fail "PostgreSQL on $2"; }
-}
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    start_array tank
 }
 # keep_transactions LOG: inserts rows and logs those that are committed
 keep_transactions() {

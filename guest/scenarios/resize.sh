@@ -3,7 +3,6 @@
 # start.
 # guest: --drives 4:size=512M,zone=8M,capacity=6M --time-limit 900
 
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
 size() { blockdev --getsize64 "$(device mail)"; }
 IFS=.- read -r major minor _ < <(uname -r)
 if ((major > 6 || major == 6 && minor >= 16)); then online=true; else online=false; fi
@@ -22,11 +21,6 @@ resize() {
         if $mounted; then mount "$(device mail)" /run/mail; fi
     fi
     [[ $(size) == "$1" ]] || fail "the block device has $(size) bytes, not $1"
-}
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    start_array tank
 }
 GIB=$((1 << 30))
 mkdir -p /run/mail

@@ -2,12 +2,6 @@
 # killed, and after a power cut with a drive removed; and the volume gets back the contents of one.
 # guest: --drives 6:size=512M,zone=8M,capacity=6M --reboots --time-limit 1500 --memory 3G
 
-device() { readlink -f "/dev/zoneraid/tank/$1"; }
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    start_array tank
-}
 # snapshots: their number
 snapshots() { zoneraid --json volume list tank | jq '[.volumes[].snapshots[]] | length'; }
 # holds VOLUME TREE: whether the file system on a volume has a copy of TREE, and is whole

@@ -8,12 +8,6 @@ mkdir -p /run/mnt
 # used: used bytes of the volume; number PATH: a field of the status
 number() { zoneraid --json status tank | jq -r "$1"; }
 used() { number .volume.used_bytes; }
-killed() {
-    kill -KILL "$DAEMON"
-    wait "$DAEMON" 2>/dev/null || true
-    [[ -b $DEVICE ]] || fail "$DEVICE did not outlive the daemon"
-    start_array tank
-}
 
 if ((GUEST_BOOT == 1)); then
     create_array tank $(drives 0 1 2 3 4)
@@ -43,7 +37,7 @@ if ((GUEST_BOOT == 1)); then
         # The count starts anew with each process.
         collected=$((collected + $(number .volume.collection.collected_zones)))
         step "SIGKILL at $(used) bytes, $collected zones collected"
-        killed
+        killed "$DEVICE"
         sleep 10
     done
     wait "$fio" || { cat /run/fio; fail "fio"; }
@@ -62,7 +56,7 @@ if ((GUEST_BOOT == 1)); then
     fio --name=files --directory=/run/mnt --size=32M --rw=randwrite --bs=4k --fsync=32 --verify=crc32c --output=/run/fio &
     fio=$!
     sleep 2
-    killed
+    killed "$DEVICE"
     wait "$fio" || { cat /run/fio; fail "fio on ext4"; }
     cp -r engine/src /run/mnt/tree
     before=$(used)
