@@ -535,6 +535,13 @@ impl VolumeCore {
         read_group(block).filter(is_here)
     }
 
+    /// The header of the group of this segment that begins at offset `at` of a zone and ends with the written blocks, at
+    /// `end`, if it is the note of the zone: the trailer of the last group of a read-only zone was not written.
+    pub fn trailer_in_note(&self, zone: u32, segment: u64, (at, end): (u32, u32)) -> Option<GroupHeader> {
+        let before = end.checked_sub(at)?;
+        self.group_at(&self.device.note(ZoneIndex(zone))?, segment, (at, before))
+    }
+
     /// The pages of the map whose places are `there`, in turns between which other tasks run.
     pub async fn pages_at(&self, there: impl Fn(&VolumeState, Address) -> bool) -> Vec<u32> {
         let all = self.state.borrow().map.directory().len();

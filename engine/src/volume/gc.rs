@@ -268,9 +268,7 @@ async fn read_header(
             return Ok(found);
         }
     }
-    // The trailer of the last group of a read-only zone was not written.
-    let note = core.device.note(ZoneIndex(victim.zone));
-    let header = note.and_then(|note| core.group_at(&note, segment, (at, victim.end - at)));
+    let header = core.trailer_in_note(victim.zone, segment, (at, victim.end));
     Ok((header.ok_or(Status::UnrecoveredReadError)?, Vec::new()))
 }
 

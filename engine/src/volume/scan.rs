@@ -146,12 +146,42 @@ impl DeviceScan {
         self.device.note(ZoneIndex(zone)).filter(is_next)
     }
 
-    /// Reads blocks, or nothing if they cannot all be read.
-    async fn read_ahead(&self, zone: u32, offset: u32, blocks: u32) -> Result<Buf, DeviceError> {
-        match self.read(zone, offset, blocks).await {
-            Err(DeviceError::Gone) => Err(DeviceError::Gone),
-            read => Ok(read.unwrap_or_default()),
+    /// Searches the header of the group that begins at block `at` of a zone, where the block that was read is none. It is a
+    /// trailer, or the header is there and has to be reconstructed; `verify` also gets the blocks before it. If it is the note
+    /// of the zone, that is returned, too.
+    async fn search_header(
+        &self,
+        zone: u32,
+        at: u32,
+        verify: impl Fn(&[u8], u32) -> Option<GroupHeader>,
+    ) -> Result<(Option<GroupHeader>, Option<Buf>), DeviceError> {
+        let (written, most) = (self.written(zone), self.device.geometry().max_transfer_blocks);
+        // The first group of a zone has no trailer.
+        let last = if at > 0 { MOST_BEFORE.min(written - 1 - at) } else { 0 };
+        if last > 0 {
+            let found = match self.read(zone, at + 1, last.min(most)).await {
+                Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                Ok(read) => (1..).zip(read.chunks_exact(BLOCK)).find_map(|(before, b)| verify(b, before)),
+                Err(_) => None,
+            };
+            if found.is_some() {
+                return Ok((found, None));
+            }
         }
+        if let Some(note) = self.device.note(ZoneIndex(zone)).filter(|_| at > 0)
+            && let Some(header) = verify(&note, written - at)
+        {
+            return Ok((Some(header), Some(note)));
+        }
+        for before in 0..=last {
+            let verify = |block: &[u8]| verify(block, before);
+            match read_verified(&*self.device, self.lba(zone, at + before), verify).await {
+                Err(DeviceError::Gone) => return Err(DeviceError::Gone),
+                Ok(Some(header)) => return Ok((Some(header), None)),
+                Ok(None) | Err(_) => {}
+            }
+        }
+        Ok((None, None))
     }
 
     fn lba(&self, zone: u32, offset: u32) -> Lba {
@@ -424,29 +454,13 @@ impl DeviceScan {
                 let from = (at - piece_at) as usize * BLOCK;
                 header = piece.get(from..from + BLOCK).and_then(|block| verify(block, 0));
             }
-            // The first group of a zone has no trailer.
-            let last = if at > 0 { MOST_BEFORE.min(written - 1 - at) } else { 0 };
-            if header.is_none() && last > 0 {
-                let blocks = self.read_ahead(zone, at + 1, last.min(most)).await?;
-                header = (1..).zip(blocks.chunks_exact(BLOCK)).find_map(|(before, b)| verify(b, before));
+            let mut trailer = None;
+            if header.is_none() {
+                (header, trailer) = self.search_header(zone, at, verify).await?;
             }
-            let note = self.device.note(ZoneIndex(zone)).filter(|_| header.is_none() && at > 0);
-            let of_note = note.as_deref().and_then(|note| verify(note, written - at));
-            let lacks_trailer = of_note.is_some();
-            header = header.or(of_note);
+            let lacks_trailer = trailer.is_some();
             // A read-only zone stays without it: collection reads the note.
-            seen.trailers.extend(
-                note.filter(|_| lacks_trailer && !self.is_lost(zone)).map(|note| (zone, written, note)),
-            );
-            for before in 0..=last {
-                if header.is_none() {
-                    let verify = |block: &[u8]| verify(block, before);
-                    header = match read_verified(&*self.device, self.lba(zone, at + before), verify).await {
-                        Err(DeviceError::Gone) => return Err(DeviceError::Gone.into()),
-                        read => read.unwrap_or_default(),
-                    };
-                }
-            }
+            seen.trailers.extend(trailer.filter(|_| !self.is_lost(zone)).map(|note| (zone, written, note)));
             let Some(header) = header else {
                 seen.lost.push(VolumeError::GroupUnreadable { zone, block: at });
                 // Nothing more is written to the zone: the rest is filled up.

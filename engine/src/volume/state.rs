@@ -258,11 +258,12 @@ impl VolumeState {
         piece: Piece<'_>,
         (stream, fua, expected): (usize, bool, u64),
     ) -> Option<u32> {
-        let stream = &self.streams[self.space.plan().index_of(stream)];
-        let may_share = self.shares_headers && piece.grains() == GRAINS && piece.unit == Unit::BLOCK;
+        if !self.shares_headers || piece.grains() != GRAINS || piece.unit != Unit::BLOCK {
+            return None;
+        }
         let (purpose, may_have_trailer) = (ZonePurpose::Writer, self.may_have_trailer(piece, fua));
         let set = EntrySet { purpose, grains: GRAINS, entries: expected, expected, may_have_trailer };
-        may_share.then(|| stream.squeezed_grains(set, log)).flatten()
+        self.streams[self.space.plan().index_of(stream)].squeezed_grains(set, log)
     }
 
     /// See [`EntrySet::may_have_trailer`]. Data that looks like a header does not lie where one may be: nothing but its
@@ -302,7 +303,7 @@ impl VolumeState {
     fn put_leads(&mut self, index: usize, leads: impl Iterator<Item = Lead>) {
         for (block, kind) in leads {
             let entry = GroupEntry { number: self.next_number, block: block as u32, kind };
-            self.streams[index].put_without_data(entry);
+            self.streams[index].put_entry(entry);
             self.next_number += 1;
             self.apply(block, kind, 0);
             if let EntryKind::Discard(blocks) | EntryKind::Hole(blocks) = kind {

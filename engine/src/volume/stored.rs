@@ -72,11 +72,8 @@ async fn in_groups(core: &VolumeCore, zone: u32, ranges: &[Range<u32>]) -> Store
             let lba = Lba(start + (at + before) as u64);
             header = read_verified(&*core.device, lba, verify).await.unwrap_or_default();
         }
-        // The trailer of the last group of a read-only zone was not written.
         let written = core.state.borrow().space.zone(zone).ends_at.unwrap_or(core.capacity());
-        let note = core.device.note(ZoneIndex(zone)).filter(|_| header.is_none() && at < written);
-        let of_note = note.and_then(|note| core.group_at(&note, segment, (at, written - at)));
-        let Some(header) = header.or(of_note) else {
+        let Some(header) = header.or_else(|| core.trailer_in_note(zone, segment, (at, written))) else {
             stored.may_be_more = true;
             return stored;
         };

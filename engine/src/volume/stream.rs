@@ -133,6 +133,15 @@ pub struct EntrySet {
     pub may_have_trailer: bool,
 }
 
+/// The group with a trailer that entries go into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BeforeTrailer {
+    /// That whose trailer is pending.
+    Joins,
+    /// A new one.
+    Begins,
+}
+
 /// Last grain of a group's first block at which a piece may begin: behind more entries it would save little.
 const MOST_FIRST_GRAIN: u32 = GRAINS / 2;
 
@@ -255,29 +264,28 @@ impl Stream {
     /// Length in grains to which the first block of the next entries has to be squeezed so that the header is in the same
     /// block; `None` if they are not the first of a group with a header there, or too many entries are expected.
     pub fn squeezed_grains(&self, set: EntrySet, log: Log<'_>) -> Option<u32> {
-        if self.filling.is_some() || self.may_have_trailer(set, log) {
+        if self.filling.is_some() || self.before_trailer(set, log).is_some() {
             return None;
         }
         let entries = set.expected + self.entries_on_their_way();
         (entries <= MOST_SQUEEZED).then(|| GRAINS - header_grains(entries))
     }
 
-    /// Whether entries may be put into a group with a trailer: few whole blocks that are to be durable at once, behind the
-    /// first group of a zone, where the device keeps notes.
-    fn may_have_trailer(&self, set: EntrySet, log: Log<'_>) -> bool {
-        let fits = |behind: u32| self.fits_before_trailer(set, (behind, 0, 0), log);
-        set.may_have_trailer
-            && set.purpose == ZonePurpose::Writer
-            && set.expected + self.entries_on_their_way() <= MOST_SQUEEZED
-            && (self.continues_trailer(set, log) || fits(self.pending.is_some() as u32))
-    }
-
-    /// Whether entries may join the group whose trailer is pending.
-    fn continues_trailer(&self, set: EntrySet, log: Log<'_>) -> bool {
-        let of = |pending: &PendingTrailer| {
-            self.fits_before_trailer(set, (0, pending.blocks, pending.entries), log)
-        };
-        self.pending.as_ref().is_some_and(of)
+    /// How entries go into a group with a trailer; `None` if they do not: they are to be few whole blocks that are durable at
+    /// once, where the device keeps notes.
+    fn before_trailer(&self, set: EntrySet, log: Log<'_>) -> Option<BeforeTrailer> {
+        let is_lone =
+            set.purpose == ZonePurpose::Writer && set.expected + self.entries_on_their_way() <= MOST_SQUEEZED;
+        if !set.may_have_trailer || !is_lone {
+            return None;
+        }
+        if let Some(pending) = &self.pending
+            && self.fits_before_trailer(set, (0, pending.blocks, pending.entries), log)
+        {
+            return Some(BeforeTrailer::Joins);
+        }
+        let behind = self.pending.is_some() as u32;
+        self.fits_before_trailer(set, (behind, 0, 0), log).then_some(BeforeTrailer::Begins)
     }
 
     /// Whether entries can be written now, or `behind` blocks later, in a group with a trailer that has `blocks` blocks and
@@ -288,7 +296,8 @@ impl Stream {
         (behind, blocks, entries): (u32, u32, usize),
         log: Log<'_>,
     ) -> bool {
-        let Some(open) = self.open.filter(|open| open.next > 0) else { return false };
+        let Some(open) = self.open else { return false };
+        assert!(open.next > 0, "zone {} would begin without a header", open.zone);
         // Blocks of the write: those that are filled already, and the rest of the request.
         let filled = self.filling.as_ref().map_or(0, |group| group.blocks());
         let more = filled + (set.grains / GRAINS).max(set.expected as u32);
@@ -327,7 +336,7 @@ impl Stream {
             let blocks = group.blocks_with(grains);
             let fits = blocks <= group.most() && group.open.next + blocks <= capacity;
             let has_room = match group.has_trailer {
-                true => self.may_have_trailer(set, common.log) && self.continues_trailer(set, common.log),
+                true => self.before_trailer(set, common.log) == Some(BeforeTrailer::Joins),
                 false => group.entries as u64 + entries <= most_entries(group.first_grain),
             };
             if fits && has_room {
@@ -340,11 +349,11 @@ impl Stream {
             let (entries, end) = (0, first_grain);
             Some(Group { open, bytes, first: number, entries, first_grain, end, fua: false, has_trailer })
         };
-        let has_trailer = self.may_have_trailer(set, common.log);
-        if !has_trailer || !self.continues_trailer(set, common.log) {
+        let trailer = self.before_trailer(set, common.log);
+        if trailer != Some(BeforeTrailer::Joins) {
             self.end_with_trailer(index, capacity, common);
         }
-        if let Some(open) = self.open.filter(|_| has_trailer) {
+        if let Some(open) = self.open.filter(|_| trailer.is_some()) {
             self.pending.get_or_insert_with(|| PendingTrailer {
                 open,
                 blocks: 0,
@@ -392,16 +401,14 @@ impl Stream {
         let begun = group.blocks_with(grains) - group.blocks();
         group.end += grains;
         group.fua |= fua;
-        match self.pending.as_mut().filter(|_| group.has_trailer) {
-            Some(pending) => pending.put_entry(group, entry),
-            None => group.put_entry(entry),
-        }
         let place = space.piece(group.open.zone, group.open.next, from, (entry.kind.unit(), grains));
+        self.put_entry(entry);
         Some((place, begun))
     }
 
-    /// Puts an entry without a piece into the group that is being filled. [`Stream::prepare`] has to have returned true.
-    pub fn put_without_data(&mut self, entry: GroupEntry) {
+    /// Puts an entry into the group that is being filled: into its header, or that of its trailer. [`Stream::prepare`] has to
+    /// have returned true.
+    pub fn put_entry(&mut self, entry: GroupEntry) {
         let Some(group) = &mut self.filling else { return };
         match self.pending.as_mut().filter(|_| group.has_trailer) {
             Some(pending) => pending.put_entry(group, entry),
@@ -438,18 +445,9 @@ impl Stream {
         assert!(end <= capacity, "a group ends at block {end} of zone {zone}, which has {capacity}");
         self.open = (end < capacity).then_some(OpenZone { next: end, ..open });
         let bytes = bytes.freeze();
-        self.ready.push_back(ClosedGroup {
-            zone,
-            start: offset,
-            blocks,
-            entries,
-            bytes,
-            fua,
-            note: Buf::default(),
-            completion: None,
-        });
-        self.closed += 1;
-        self.submit(common);
+        let (start, note) = (offset, Buf::default());
+        let closed = ClosedGroup { zone, start, blocks, entries, bytes, fua, note, completion: None };
+        self.push(closed, common);
     }
 
     /// Closes pieces of the group whose trailer is pending, and submits them with the trailer so far as their note.
@@ -466,18 +464,8 @@ impl Stream {
         common.written.data += blocks as u64;
         self.open = Some(OpenZone { next: offset, ..open });
         let bytes = bytes.freeze();
-        self.ready.push_back(ClosedGroup {
-            zone,
-            start,
-            blocks,
-            entries,
-            bytes,
-            fua,
-            note,
-            completion: None,
-        });
-        self.closed += 1;
-        self.submit(common);
+        let closed = ClosedGroup { zone, start, blocks, entries, bytes, fua, note, completion: None };
+        self.push(closed, common);
     }
 
     /// Writes the pending trailer, if there is one. No group may be being filled.
@@ -489,16 +477,15 @@ impl Stream {
         assert!(next + 2 < capacity, "a trailer at block {next} of {capacity}");
         common.written.headers += 1;
         self.open = Some(OpenZone { next: next + 1, ..open });
-        self.ready.push_back(ClosedGroup {
-            zone: open.zone,
-            start: next,
-            blocks: 1,
-            entries: 0,
-            bytes: header.freeze(),
-            fua: false,
-            note: Buf::default(),
-            completion: None,
-        });
+        let (bytes, note) = (header.freeze(), Buf::default());
+        let (zone, start, fua) = (open.zone, next, false);
+        let closed = ClosedGroup { zone, start, blocks: 1, entries: 0, bytes, fua, note, completion: None };
+        self.push(closed, common);
+    }
+
+    /// Submits a closed group behind those before it.
+    fn push(&mut self, group: ClosedGroup, common: &mut Common<'_>) {
+        self.ready.push_back(group);
         self.closed += 1;
         self.submit(common);
     }
