@@ -104,8 +104,6 @@ pub(super) struct Write {
     pub start: u64,
     pub data: Buf,
     pub fua: bool,
-    /// Empty for none.
-    pub note: Buf,
     pub completer: Completer,
 }
 
@@ -387,9 +385,10 @@ impl Flow {
         self.queue.is_empty() && self.flights.is_empty()
     }
 
-    /// Whether a queued write has a note.
-    pub fn has_queued_note(&self) -> bool {
-        self.notes.back().is_some_and(|(tail, _)| *tail > self.next)
+    /// Start and end of the first queued write with a note.
+    pub(super) fn queued_with_note(&self) -> Option<(u64, u64)> {
+        let (end, _) = self.notes.iter().find(|(tail, _)| *tail > self.next)?;
+        self.queue.iter().find(|write| write.end() == *end).map(|write| (write.start, *end))
     }
 
     /// The note of a tail.

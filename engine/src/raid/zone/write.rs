@@ -64,9 +64,9 @@ pub fn write(raid: &Rc<Raid>, zone: ZoneIndex, at: u64, data: Buf, (fua, note): 
         let end = flow.queue.back().map_or(flow.next, Write::end);
         assert!(at == end, "a write at block {at} of zone {}, which ends at {end}", zone.0);
         if !note.is_empty() {
-            flow.add_note(at + data.blocks(), note.clone());
+            flow.add_note(at + data.blocks(), note);
         }
-        flow.queue.push_back(Write { start: at, data, fua, note, completer });
+        flow.queue.push_back(Write { start: at, data, fua, completer });
     }
     running.queued.open();
     completion
@@ -214,13 +214,10 @@ fn plan_end(raid: &Raid, flow: &mut Flow) -> Option<u64> {
 /// End of a plan that could go on to block `end`: a write with a note is a plan of its own. So no end that is acknowledged
 /// with an earlier write lies behind it.
 fn alone_with_note(flow: &Flow, end: u64) -> u64 {
-    if !flow.has_queued_note() {
-        return end;
-    }
-    let mut queued = flow.queue.iter();
-    match queued.next() {
-        Some(front) if !front.note.is_empty() => front.end(),
-        _ => queued.find(|write| !write.note.is_empty()).map_or(end, |write| end.min(write.start)),
+    match flow.queued_with_note() {
+        Some((start, _)) if start > flow.next => end.min(start),
+        Some((_, noted)) => noted,
+        None => end,
     }
 }
 
@@ -528,7 +525,7 @@ fn complete(raid: &Raid, zone: ZoneIndex, flow: &mut Flow, end: u64) {
     }
     flow.check();
     while flow.sent.front().is_some_and(|write| write.end() <= end) {
-        let Some(Write { start, data, fua, completer, .. }) = flow.sent.pop_front() else { return };
+        let Some(Write { start, data, fua, completer }) = flow.sent.pop_front() else { return };
         let lba = Lba(raid.geometry.start(zone).0 + start);
         let mut done = Done { tail: end, data, lba, ..Done::ok() };
         if raid.has_failed(zone) {
