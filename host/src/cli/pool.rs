@@ -12,7 +12,7 @@ use crate::{
     control::{
         client::Client,
         name::{ArrayName, NamespaceName, SnapshotName, SnapshotOfArray},
-        pool::{self, ArrayPool, WantedVolume},
+        pool::{self, ArrayPool, WantedVolume, carrier},
         protocol::{Request, VolumeChange},
     },
     members::{self, Session, find_running},
@@ -209,11 +209,6 @@ pub fn few_active(namespace: &str, active: u32, least: u32) -> String {
         "no volume can be created on '{namespace}': a volume needs {least} active zones, and the namespace has {active}; \
          remove it and create it again with --active {least}"
     )
-}
-
-/// The name of the array or namespace that carries a pool.
-fn carrier(array: &str, on: Option<&str>) -> String {
-    on.map_or_else(|| array.into(), |on| format!("{array}/{on}"))
 }
 
 /// Writes a checkpoint, so that the next start has nothing to recover.

@@ -32,6 +32,11 @@ pub struct WantedVolume {
     pub guaranteed_blocks: u64,
 }
 
+/// Name of what carries a volume or a pool: an array, or the namespace `on` it.
+pub fn carrier(array: &str, on: Option<&str>) -> String {
+    on.map_or_else(|| array.into(), |on| format!("{array}/{on}"))
+}
+
 /// The pool on an array.
 pub struct ArrayPool {
     pub pool: Pool,

@@ -35,6 +35,21 @@ pub struct NewNamespace {
     pub qos: NewQos,
 }
 
+impl NewNamespace {
+    /// The namespace with so many zones, of which so many may be active.
+    fn spec(&self, zones: u32, active: u32) -> Spec {
+        Spec {
+            name: self.name.clone(),
+            zones,
+            max_active: active,
+            max_open: active,
+            essential: self.width,
+            weight: self.weight,
+            qos: self.qos.into(),
+        }
+    }
+}
+
 /// QoS of a namespace: upper limits and guaranteed floors as requests and blocks per second, and the latency of its
 /// class in microseconds; 0 for none.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -79,16 +94,10 @@ impl Tenants {
             "--width is at most {most}: a zone of a namespace consists of so many zones of '{}'",
             self.array
         );
-        let spec = Spec {
-            name: wanted.name.clone(),
-            zones,
-            max_active: active,
-            max_open: active,
-            essential: width,
-            weight,
-            qos: wanted.qos.into(),
-        };
-        self.namespaces.add(spec).await.map_err(|error| self.explain(error, &wanted.name))
+        self.namespaces
+            .add(wanted.spec(zones, active))
+            .await
+            .map_err(|error| self.explain(error, &wanted.name))
     }
 
     /// The smallest namespace that has room for a volume of `blocks` blocks.
@@ -97,28 +106,14 @@ impl Tenants {
         let most = self.namespaces.zones();
         let capacity = self.namespaces.zone_capacity_blocks().max(1);
         let qos = NewQos { limits: [0; 2], floors: [0; 2], latency_us: 0 };
+        let mut wanted =
+            NewNamespace { name: name.into(), blocks, active: None, width: 1, weight: WEIGHT, qos };
         while u64::from(zones) <= most {
-            let spec = Spec {
-                name: name.into(),
-                zones,
-                max_active: active,
-                max_open: active,
-                essential: 1,
-                weight: WEIGHT,
-                qos: qos.into(),
-            };
-            let plan = VolumePlan::of(&self.namespaces.geometry_of(&spec), Some(blocks), None);
-            match plan {
+            let geometry = self.namespaces.geometry_of(&wanted.spec(zones, active));
+            match VolumePlan::of(&geometry, Some(blocks), None) {
                 Ok(VolumePlan { usable, .. }) if usable >= blocks => {
-                    let (name, active) = (name.into(), Some(active));
-                    return Ok(NewNamespace {
-                        name,
-                        blocks: zones as u64 * capacity,
-                        active,
-                        width: 1,
-                        weight: WEIGHT,
-                        qos,
-                    });
+                    (wanted.blocks, wanted.active) = (zones as u64 * capacity, Some(active));
+                    return Ok(wanted);
                 }
                 Ok(VolumePlan { usable, .. }) => {
                     let more = (blocks - usable).div_ceil(capacity).min(most + 1);

@@ -8,7 +8,10 @@ use super::{
     status, volumes,
 };
 use crate::{
-    control::protocol::{Answer, Request, ScrubRequest, StopReport, VolumeChange},
+    control::{
+        pool::carrier,
+        protocol::{Answer, Request, ScrubRequest, StopReport, VolumeChange},
+    },
     members::repair,
     process::{machine, output::uuid},
     reactor::{give_way, ring::Ring},
@@ -190,7 +193,7 @@ async fn set_volume(
 ) -> Result<VolumeSet> {
     let status = daemon.array.status();
     ensure!(!status.read_only, "'{}' is read-only: stop it and start it without --read-only", status.name);
-    let carrier = on.map_or_else(|| status.name.clone(), |on| format!("{}/{on}", status.name));
+    let carrier = carrier(&status.name, on);
     let namespaces = daemon.divided.borrow().as_ref().map(Namespaces::list).unwrap_or_default();
     let namespace = namespaces.into_iter().find(|namespace| Some(namespace.name()) == on);
     let (volume, called) = match name {

@@ -42,9 +42,7 @@ pub(super) async fn open_volume(
     *daemon.volume.borrow_mut() = opened.as_ref().map(|opened| opened.all_blocks().clone());
     if let Some(Opened::Pool(pool)) = &opened {
         *daemon.pool.borrow_mut() = Some(pool.clone());
-        if !status.read_only {
-            daemon.reactor.runtime().spawn(finish_removals(pool.clone(), daemon.array.clone()));
-        }
+        finish_removals_later(daemon, status, pool);
     }
     Ok(opened)
 }
@@ -60,6 +58,11 @@ pub(super) fn note_pool(
     let on = NamespacePool { namespace: namespace.clone(), pool: pool.clone(), ack_log: ack_log.clone() };
     let other = daemon.pools.borrow_mut().insert(namespace.number(), on);
     assert!(other.is_none(), "the pool on namespace '{}' is opened a second time", namespace.name());
+    finish_removals_later(daemon, status, pool);
+}
+
+/// Begins to wait for [`finish_removals`], unless the array is read-only.
+fn finish_removals_later(daemon: &Daemon, status: &ArrayStatus, pool: &Pool) {
     if !status.read_only {
         daemon.reactor.runtime().spawn(finish_removals(pool.clone(), daemon.array.clone()));
     }

@@ -124,31 +124,19 @@ pub(super) async fn serve_namespace(daemon: &Rc<Daemon>, namespace: Namespace) -
 pub(super) async fn serve_volume(daemon: &Rc<Daemon>, on: Option<&str>, volume: Volume) -> Result<()> {
     let status = daemon.array.status();
     assert!(volume.slot().is_some(), "the volume on '{}' is served beside its pool", status.name);
-    let pool = match on {
+    let (device, namespace, ack_log): (Rc<dyn ZonedDevice>, _, _) = match on {
         Some(on) => {
-            let pools = daemon.pools.borrow();
-            let found = pools.values().find(|pool| pool.namespace.name() == on).cloned();
-            Some(found.with_context(|| format!("'{}/{on}' carries no pool of volumes", status.name))?)
+            let found = daemon.pool_on_namespace(on);
+            let without = || format!("'{}/{on}' carries no pool of volumes", status.name);
+            let NamespacePool { namespace, ack_log, .. } = found.with_context(without)?;
+            (Rc::new(namespace.clone()), Some(namespace), ack_log)
         }
-        None => None,
-    };
-    let shown = match pool {
-        Some(NamespacePool { namespace, ack_log, .. }) => ServedDevice {
-            device: Rc::new(namespace.clone()),
-            namespace: Some(namespace),
-            volume: Some(volume),
-            log: Some((ack_log, None)),
-        },
         None => {
             let ack_log = daemon.ack_log.borrow().clone().context("the array has no acknowledgement log")?;
-            ServedDevice {
-                device: Rc::new(daemon.array.clone()),
-                namespace: None,
-                volume: Some(volume),
-                log: Some((ack_log, None)),
-            }
+            (Rc::new(daemon.array.clone()), None, ack_log)
         }
     };
+    let shown = ServedDevice { device, namespace, volume: Some(volume), log: Some((ack_log, None)) };
     let mut served = Vec::new();
     let result = serve_device(daemon, &status, shown, &[], &mut served).await;
     match result {

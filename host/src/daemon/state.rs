@@ -215,9 +215,15 @@ impl Daemon {
 
     /// The pool on the array, or on a namespace.
     pub(super) fn pool_on(&self, namespace: Option<&str>) -> Option<Pool> {
-        let Some(name) = namespace else { return self.pool.borrow().clone() };
-        let pools = self.pools.borrow();
-        pools.values().find(|on| on.namespace.name() == name).map(|on| on.pool.clone())
+        match namespace {
+            Some(name) => self.pool_on_namespace(name).map(|on| on.pool),
+            None => self.pool.borrow().clone(),
+        }
+    }
+
+    /// The pool on a namespace.
+    pub(super) fn pool_on_namespace(&self, name: &str) -> Option<NamespacePool> {
+        self.pools.borrow().values().find(|on| on.namespace.name() == name).cloned()
     }
 
     /// Runs the array until it is stopped, or a signal ends the daemon.

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     control::{
         name::SnapshotName,
-        pool::{self, ArrayPool, WantedVolume},
+        pool::{self, ArrayPool, WantedVolume, carrier},
     },
     process::output::quoted,
     report::{ChangedRange, PoolVolumeReport, SnapshotReport},
@@ -156,7 +156,7 @@ pub(super) fn pool(daemon: &Daemon, on: Option<&str>) -> Result<ArrayPool> {
 fn pool_to_read(daemon: &Daemon, on: Option<&str>) -> Result<ArrayPool> {
     let array = daemon.array.status();
     ensure!(daemon.phase.get() == Phase::Running, "'{}' is being stopped", array.name);
-    let called = on.map_or_else(|| array.name.clone(), |on| format!("{}/{on}", array.name));
+    let called = carrier(&array.name, on);
     let without = || {
         format!(
             "'{called}' does not carry a pool of volumes, which can be created only while '{}' does not run: zoneraid \
@@ -172,11 +172,9 @@ fn report(daemon: &Daemon, on: Option<&str>, name: &str) -> Result<PoolVolumeRep
     let lost = daemon.array.status().lost;
     let of_pool = match on {
         None => status::pool_volumes(daemon, None, &lost),
-        Some(on) => {
-            let pools = daemon.pools.borrow().clone();
-            let found = pools.into_values().find(|pool| pool.namespace.name() == on);
-            found.and_then(|found| status::pool_volumes(daemon, Some(&found.namespace), &lost))
-        }
+        Some(on) => daemon
+            .pool_on_namespace(on)
+            .and_then(|found| status::pool_volumes(daemon, Some(&found.namespace), &lost)),
     };
     let found = of_pool.into_iter().flatten();
     let mut found = found.filter(|volume| volume.name == name);
