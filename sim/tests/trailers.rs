@@ -113,6 +113,13 @@ impl Running {
         run(&self.runtime, self.volume.write(at, &block(byte), true)).unwrap();
     }
 
+    /// Synchronous writes of blocks 0 to `count`, all different; returns these.
+    fn write_lone(&self, count: u64) -> Vec<(u64, u8)> {
+        let contents: Vec<(u64, u8)> = (0..count).map(|at| (at, at as u8 + 1)).collect();
+        contents.iter().for_each(|(at, byte)| self.write(*at, *byte));
+        contents
+    }
+
     fn check(&self, contents: &[(u64, u8)], what: impl std::fmt::Display) {
         for (at, byte) in contents {
             let data = run(&self.runtime, self.volume.read(*at, Buf::zeroed(BLOCK))).unwrap();
@@ -205,8 +212,7 @@ fn lone_writes_are_found_with_any_members_lost() {
 fn start_that_is_interrupted_finds_the_note_again() {
     let scene = Scene::new((4, 1), 4, 640);
     let running = scene.start(&[]);
-    let contents: Vec<(u64, u8)> = (0..18).map(|at| (at, at as u8 + 1)).collect();
-    contents.iter().for_each(|(at, byte)| running.write(*at, *byte));
+    let contents = running.write_lone(18);
     running.kill();
     for commands in 0.. {
         let copy = scene.copy();
@@ -290,8 +296,7 @@ fn data_that_looks_like_a_header_is_not_written_before_a_trailer() {
 fn pending_trailer_of_read_only_zone_is_found_by_its_note() {
     let scene = Scene::new((4, 1), 16, 160);
     let running = scene.start(&[]);
-    let lasting: Vec<(u64, u8)> = (0..7).map(|at| (at, at as u8 + 1)).collect();
-    lasting.iter().for_each(|(at, byte)| running.write(*at, *byte));
+    let lasting = running.write_lone(7);
     running.kill();
     let zone = scene.blocks_with(b"zvg1")[0].1;
     let zone = scene.drives[0].geometry().locate(zone).0;
@@ -397,8 +402,7 @@ fn lone_writes_are_found_on_rebuilt_member_alone() {
     for member in 0..4 {
         let scene = Scene::new((4, 1), 16, 640);
         let running = scene.start(&[]);
-        let contents: Vec<(u64, u8)> = (0..20).map(|at| (at, at as u8 + 1)).collect();
-        contents.iter().for_each(|(at, byte)| running.write(*at, *byte));
+        let contents = running.write_lone(20);
         let Running { runtime, array, volume } = running;
         run(&runtime, array.fail(member)).unwrap();
         let shape = scene.drives[0].geometry().clone();
