@@ -66,7 +66,7 @@ fn guaranteed_room_stays_for_its_volume() {
         }
         (0..all).step_by(7).for_each(|at| write(&scene, &large, at, 5).unwrap());
         audit(&scene);
-        // What is discarded stays for the volume, until the guarantee ends with it.
+        // The room of discarded blocks stays guaranteed until the volume is removed.
         scene.run(kept.discard(0, BLOCKS)).unwrap();
         assert_eq!(write(&scene, &large, all + 1, 1), full());
         scene.run(scene.pool.remove("kept")).unwrap();
@@ -96,7 +96,7 @@ fn guaranteed_room_is_not_taken_by_snapshots_or_worse_compression() {
     audit(&scene);
 }
 
-/// The guarantee is for the snapshots of the volume, too: what they keep takes of it, and no more is promised.
+/// The guarantee of a volume is also that of its snapshots: the blocks that they keep count towards it.
 #[test]
 fn guaranteed_room_holds_snapshots_of_its_volume() {
     let scene = Scene::with(12);

@@ -4,8 +4,8 @@
 //! the map, so in one extent. The map is counted once, page by page in the order of the blocks, while it changes: a change
 //! of a block is added if the block was counted before.
 //!
-//! A *guarantee* is room for a *family*, a volume with its snapshots. What a family does not take of it is set aside: other
-//! families may not take it.
+//! A *guarantee* is room for a *family*, a volume with its snapshots. The part of it that the family has not taken is *set
+//! aside*: other families may not take it.
 
 use crate::{
     runtime::work,

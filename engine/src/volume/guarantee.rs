@@ -22,7 +22,7 @@ use crate::{
 };
 use std::rc::Rc;
 
-/// Records the families of the extents, and guarantees what the records say, at the start.
+/// Records the families of the extents, and the guarantees of the volumes' records, at the start.
 pub fn load_guarantees(pool: &PoolCore) {
     if pool.space.shards() > 1 {
         return;

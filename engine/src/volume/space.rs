@@ -331,8 +331,8 @@ impl Space {
         self.fits(family, more, self.usable())
     }
 
-    /// Whether a family may take `more` grains if `blocks` blocks are the limit: what is set aside for other families
-    /// stays, and what is set aside for this one is taken in any case.
+    /// Whether a family may take `more` grains. All families together may have `blocks` blocks, grains that are set aside
+    /// included; a family may take the grains that are set aside for it up to the usable blocks.
     fn fits(&self, family: u16, more: u32, blocks: u64) -> bool {
         let (own, others) = self.set_aside(family);
         let (more, most) = (more as u64, self.usable() * GRAINS as u64);
@@ -763,7 +763,7 @@ mod tests {
         );
         assert!(space.has_room(0, 10) && !space.has_room(0, 11), "100 are set aside for another family");
         assert!(space.has_room_for_new(5, 100) && space.has_room(5, 110) && !space.has_room(5, 111));
-        // Lost zones have taken others' room, not what is left of the family's.
+        // As after the loss of zones: fewer grains are free than are set aside.
         space.held = all - 60;
         assert!(!space.has_room(0, 1) && space.has_room(5, 60) && !space.has_room(5, 61));
     }

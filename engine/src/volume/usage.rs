@@ -1,7 +1,7 @@
 //! How much space the volumes and snapshots of a pool take, and how much of it they share.
 //!
 //! A piece is in one extent, that of its volume or of the snapshot that keeps it. So the space of a volume without snapshots
-//! is the counted room of its extents ([`super::extent_room`]). What is shared is found by comparing the map of a volume with
+//! is the counted room of its extents ([`super::extent_room`]). Shared space is found by comparing the map of a volume with
 //! those of its snapshots, in the extents that both have. Pages of the map are read that are not in memory, but stay there
 //! only if they were; no data is read.
 
@@ -183,7 +183,7 @@ fn held(pool: &PoolCore, extent: u32) -> u64 {
     state.space.extents.as_ref().filter(|_| extent != 0).map_or(0, |extents| extents.held(extent))
 }
 
-/// Counts what a volume takes, which is no clone, and its snapshots.
+/// Counts the space of a volume, which is no clone, and of its snapshots.
 async fn count_family(
     pool: &PoolCore,
     head: &Rc<PoolVolume>,
@@ -209,7 +209,7 @@ async fn count_family(
     Ok(snapshots.into_iter().zip(counted).chain([(head.clone(), of_head)]).collect())
 }
 
-/// Adds what a volume and its snapshots have in one of its extents, `extents` of the snapshots.
+/// Adds the space of a volume and its snapshots in one of its extents, and `extents` of the snapshots.
 async fn count_shared(
     pool: &PoolCore,
     extent: u32,
@@ -248,7 +248,7 @@ async fn count_shared(
     Ok(())
 }
 
-/// Counts what a clone takes. What its snapshot has, too, is shared.
+/// Counts the space of a clone. Blocks that its snapshot has, too, are shared.
 async fn count_clone(pool: &PoolCore, clone: &Rc<PoolVolume>) -> Result<Counted, DeviceError> {
     let (core, size) = (pool.space.first(), pool.layout.extent_blocks as u64);
     let mut counted = Counted::default();

@@ -111,8 +111,8 @@ pub(super) fn set_aside_blocks(world: &VolumeWorld, changes: u64) -> u64 {
     }
 }
 
-/// Judges a write that was refused: the volumes that it concerns must have more blocks than are guaranteed, if there was room
-/// for what is guaranteed.
+/// Judges a write that was refused: each volume that it concerns must have more blocks than its guarantee, unless the pool has
+/// less room than its guarantees.
 pub(super) fn judge(
     world: &mut VolumeWorld,
     kind: VolumeOpKind,
