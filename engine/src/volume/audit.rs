@@ -6,7 +6,8 @@ use crate::{
         address::{GRAINS, is_piece, share, unit},
         core::{Need, VolumeCore},
         extent_room::ExtentRoom,
-        format::{FANOUT, ZoneUse},
+        format::FANOUT,
+        root::ZoneUse,
     },
 };
 

@@ -12,9 +12,8 @@ use crate::{
         address::{self, Address},
         core::{MOST_LOADS, Need, VolumeCore, deactivate_zone},
         extent_room::ExtentRoom,
-        format::{
-            CutRecord, FANOUT, Kind, Root, Seal, VolumeIdentity, ZoneUse, payload_mut, put_addresses, seal,
-        },
+        format::{FANOUT, Kind, Seal, payload_mut, put_addresses, seal},
+        root::{CutRecord, Root, VolumeIdentity, ZoneUse},
         scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
         state::VolumeState,

@@ -11,7 +11,8 @@ use crate::{
     runtime::work,
     volume::{
         address::{self, Address, GRAINS, Unit},
-        format::{FANOUT, PoolShape},
+        format::FANOUT,
+        root::PoolShape,
     },
 };
 use std::collections::BTreeMap;

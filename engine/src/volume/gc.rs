@@ -13,8 +13,9 @@ use crate::{
     volume::{
         address::{self, Address, GRAINS, Unit},
         core::{Need, VolumeCore},
-        format::{EntryKind, FANOUT, GroupEntry, GroupHeader, MOST_BEFORE, ZoneUse},
+        format::{EntryKind, FANOUT, GroupEntry, GroupHeader, MOST_BEFORE},
         piece::Patience,
+        root::ZoneUse,
         space::{HEAD_ZONES, ZonePurpose},
         state::{Distance, Piece, VolumeState},
         stream::{MOVED, Ticket, piece_of},

@@ -9,12 +9,12 @@ use crate::{
     volume::{
         address::Unit,
         error::{PoolError, VolumeError},
-        format::SectorSize,
         options::{VolumeCreateOptions, VolumeOptions},
         part::VolumeOfPool,
         piece::{Codec, CompressionWorkers},
         recover,
         request::WriteTerms,
+        root::SectorSize,
         shards,
         status::{SpaceUse, VolumeStatus},
         stored::StoredBlocks,

@@ -1,7 +1,7 @@
 //! A block device on one zoned device: blocks of 4 KiB, written in any order.
 //!
 //! docs/VOLUME.md is the design: the on-disk layout, why recovery is exact, and the requirements on the device. In
-//! reading order: `format`, `map`, `space` and `victim` make decisions and never wait; `stream` and `core` hold the
+//! reading order: `format`, `root`, `map`, `space` and `victim` make decisions and never wait; `stream` and `core` hold the
 //! state of a running volume; `request`, `checkpoint`, `gc` and `recover` are its operations. `shards` and `thin` combine
 //! several of these logs, and `part` and `pool` divide them among several volumes.
 
@@ -26,6 +26,7 @@ mod pool;
 mod pool_table;
 mod recover;
 mod request;
+mod root;
 mod scan;
 mod shards;
 mod shrink;
@@ -43,11 +44,11 @@ mod waiting;
 pub use self::{
     address::Unit,
     error::{NoVolume, PoolError, VolumeError},
-    format::{PoolShape, SectorSize},
     handle::Volume,
     options::{VolumeCreateOptions, VolumeOptions},
     piece::{Codec, CompressionJob, CompressionWorkers, Level, PendingJob, PieceEncoder},
     pool::{NewVolume, Opened, Pool, open},
+    root::{PoolShape, SectorSize},
     shards::VolumePlan,
     snapshot::NewSnapshot,
     space::pages_in,

@@ -2,8 +2,8 @@
 
 use crate::volume::{
     address::Unit,
-    format::{PoolShape, SectorSize},
     piece::Codec,
+    root::{PoolShape, SectorSize},
     victim::Choice,
 };
 

@@ -14,8 +14,9 @@ use crate::{
     limit::Rates,
     volume::{
         address::Unit,
-        format::{FANOUT, PoolShape, SectorSize},
+        format::FANOUT,
         piece::Codec,
+        root::{PoolShape, SectorSize},
     },
     zone::MOST_BLOCKS,
 };

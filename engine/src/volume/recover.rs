@@ -13,9 +13,10 @@ use crate::{
         checkpoint,
         core::{Need, VolumeCore, deactivate_zone},
         error::VolumeError,
-        format::{CutRecord, EntryKind, FANOUT, Root, VolumeIdentity, ZoneUse},
+        format::{EntryKind, FANOUT},
         map::{PagedMap, in_one_page},
         options::{VolumeCreateOptions, VolumeOptions},
+        root::{CutRecord, Root, VolumeIdentity, ZoneUse},
         scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk, are_sane},
         space::{HEAD_ZONES, ShardPlan, Space},
         stream::{MAP, OpenZone},
@@ -444,7 +445,7 @@ async fn mend(core: &VolumeCore, zone: u32, from: u32, to: u32) -> Result<(), De
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::{address::Unit, format::RootZone};
+    use crate::volume::{address::Unit, root::RootZone};
 
     #[test]
     fn recover_rejects_root_with_misplaced_cuts() {

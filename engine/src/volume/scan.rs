@@ -14,10 +14,11 @@ use crate::{
         core::{MOST_LOADS, read_some},
         error::VolumeError,
         format::{
-            EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, MOST_BEFORE, Root, Seal, VolumeIdentity,
-            ZoneUse, looks_like_group, looks_sealed, read_group, unseal,
+            EntryKind, FANOUT, GroupEntry, GroupHeader, Kind, MOST_BEFORE, Seal, looks_like_group,
+            looks_sealed, read_group, unseal,
         },
         map::PagedMap,
+        root::{Root, VolumeIdentity, ZoneUse},
         space::{HEAD_ZONES, Space},
         stream::{MAP, OpenZone},
     },

@@ -16,11 +16,11 @@ use crate::{
     volume::{
         core::Kin,
         error::{PoolError, VolumeError},
-        format::MOST_LIVE_SHARED,
         guarantee::check_snapshot_addresses,
         part::{PoolCore, PoolVolume, Quiet},
         pool_table::{ExtentOwner, MOST_SNAPSHOTS, VolumeOrigin, VolumeRecord},
         request::MapChange,
+        root::MOST_LIVE_SHARED,
         state::{Distance, Keep},
         thin::View,
     },

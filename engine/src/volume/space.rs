@@ -12,8 +12,9 @@ use crate::{
         address::{self, Address, GRAINS, HOLE, Unit},
         error::NoVolume,
         extent_room::ExtentRoom,
-        format::{FANOUT, Kind, MOST_ENTRIES, RootZone, ZoneUse, addresses, unseal},
+        format::{FANOUT, Kind, MOST_ENTRIES, addresses, unseal},
         map::PagedMap,
+        root::{RootZone, ZoneUse},
     },
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -659,7 +660,7 @@ impl Space {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::format::PoolShape;
+    use crate::volume::root::PoolShape;
 
     fn geometry() -> Geometry {
         Geometry {

@@ -3,7 +3,7 @@
 use crate::{
     device::DeviceError,
     limit::Rates,
-    volume::{address::Unit, format::SectorSize, piece::Codec},
+    volume::{address::Unit, piece::Codec, root::SectorSize},
 };
 
 /// Blocks written to the device since the start, by purpose.

@@ -6,7 +6,8 @@ use crate::{
     volume::{
         address::{self, Address},
         core::{Need, VolumeCore},
-        format::{FANOUT, GroupHeader, MOST_BEFORE, ZoneUse},
+        format::{FANOUT, GroupHeader, MOST_BEFORE},
+        root::ZoneUse,
         state::VolumeState,
     },
     zone::{Lba, ZoneIndex},

@@ -38,7 +38,7 @@ pub const COLD: usize = 1;
 /// Stream of the blocks that garbage collection moves.
 pub const MOVED: usize = 2;
 
-/// Number of the map in [`super::format::CutRecord::stream`]: map zones have no [`Stream`].
+/// Number of the map in [`super::root::CutRecord::stream`]: map zones have no [`Stream`].
 pub const MAP: u8 = 3;
 
 /// Maximum number of groups of a stream in flight.
@@ -205,7 +205,7 @@ pub type Ticket = (usize, u64);
 #[derive(Clone, Copy)]
 pub struct Log<'a> {
     pub device: &'a dyn ZonedDevice,
-    /// [`super::format::VolumeIdentity::mark`].
+    /// [`super::root::VolumeIdentity::mark`].
     pub volume: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Policies of garbage collection, as pure functions: the choice of a victim, and the classification of blocks as hot.
 
-use crate::volume::format::{RootZone, ZoneUse};
+use crate::volume::root::{RootZone, ZoneUse};
 
 /// Policy for the choice of victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
