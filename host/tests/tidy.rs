@@ -215,6 +215,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             "bench",
             "cli::interrupt",
             "cli::demo",
+            "cli::volume_args",
             "cli::args",
             "cli",
         ],

@@ -22,6 +22,7 @@ mod scrub;
 mod status;
 mod top;
 mod volume;
+mod volume_args;
 mod zone;
 
 use crate::process::{

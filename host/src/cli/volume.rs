@@ -1,6 +1,6 @@
 //! `volume`: a block device on an array, or on a namespace of one; those of a pool are in `pool.rs`.
 
-use super::{args::VolumeCommand as Verb, daemon::ask, interrupt, namespace, pool};
+use super::{daemon::ask, interrupt, namespace, pool, volume_args::VolumeCommand as Verb};
 use crate::{
     control::{
         name::{ArrayName, NamespaceName},
