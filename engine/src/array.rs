@@ -408,6 +408,18 @@ impl ZonedDevice for Array {
         self.0.note(zone)
     }
 
+    fn cells(&self) -> u32 {
+        self.0.cells()
+    }
+
+    fn write_cell(&self, zone: ZoneIndex, cell: u32, data: Buf) -> Completion {
+        self.0.write_cell(zone, cell, data)
+    }
+
+    fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        self.0.read_cell(zone, cell, copy)
+    }
+
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         self.0.reread(lba, attempt)
     }

@@ -31,7 +31,7 @@ use crate::{
         },
         run,
         status::{ArrayStatus, MemberState},
-        zone::{dispatch, drain::changes, note, reread},
+        zone::{cells, dispatch, drain::changes, note, reread},
     },
     runtime::{Gate, Runtime},
     zone::{Lba, ZoneIndex},
@@ -450,6 +450,24 @@ impl ArrayHandle {
     /// See [`crate::device::ZonedDevice::note`].
     pub fn note(&self, zone: ZoneIndex) -> Option<Buf> {
         note::note(&self.raid.borrow(), zone)
+    }
+
+    /// See [`crate::device::ZonedDevice::cells`].
+    pub fn cells(&self) -> u32 {
+        cells::count(&self.raid.borrow())
+    }
+
+    /// See [`crate::device::ZonedDevice::write_cell`].
+    pub fn write_cell(&self, zone: ZoneIndex, cell: u32, data: Buf) -> Completion {
+        match self.written() {
+            Some(raid) => cells::write(&raid, zone, cell, data),
+            None => Completion::failed(Status::InvalidField),
+        }
+    }
+
+    /// See [`crate::device::ZonedDevice::read_cell`].
+    pub fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        cells::read(&self.raid.borrow(), zone, cell, copy)
     }
 
     /// See [`crate::device::ZonedDevice::reread`].

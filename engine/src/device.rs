@@ -49,6 +49,25 @@ pub trait ZonedDevice {
         None
     }
 
+    /// Number of *cells* of a zone: places of [`CELL_BLOCKS`] blocks beside the zone that can be overwritten, as long as the
+    /// zone is active and has one written block. They end with the next write to the zone, or with its reset. 0 if the device
+    /// has none.
+    fn cells(&self) -> u32 {
+        0
+    }
+
+    /// Writes a cell of a zone, durably. A crash during the write may leave old, new or torn content, a different one in
+    /// each copy.
+    fn write_cell(&self, _zone: ZoneIndex, _cell: u32, _data: Buf) -> Completion {
+        Completion::failed(Status::InvalidField)
+    }
+
+    /// Reads a copy of a cell of a zone; `None` beyond the last cell or copy. The content of a cell that was not written since the
+    /// last reset of the zone is undefined.
+    fn read_cell(&self, _zone: ZoneIndex, _cell: u32, _copy: u32) -> Option<Completion> {
+        None
+    }
+
     /// Preferred write size in blocks, from the start of a zone on; 1 if the device has no preference.
     fn optimal_write_blocks(&self) -> u64 {
         1
@@ -72,6 +91,9 @@ pub trait ZonedDevice {
         DriveId { size_bytes: self.geometry().size_bytes(), ..DriveId::default() }
     }
 }
+
+/// Blocks of a cell ([`ZonedDevice::cells`]).
+pub const CELL_BLOCKS: u64 = 2;
 
 /// Returns the present epoch of a zone.
 pub type ZoneEpochs = Rc<dyn Fn(ZoneIndex) -> u64>;

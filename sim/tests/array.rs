@@ -224,7 +224,7 @@ fn assemble_refuses_unknown_features_without_writing() {
     runtime.clear();
     let found = run(&runtime, examine(&runtime, &all[0])).unwrap();
     for change in
-        [|s: &mut Superblock| s.incompatible = 1 << 9, |s: &mut Superblock| s.read_only_compatible = 2]
+        [|s: &mut Superblock| s.incompatible = 1 << 10, |s: &mut Superblock| s.read_only_compatible = 2]
     {
         rewrite(&all[0], &found, |superblock| {
             change(superblock);

@@ -20,7 +20,7 @@ use engine::{
             BadBlocks, BurnedRange, Checkpoint, HEADER_BYTES, Header, Lacks, ParityRecord, PartBadBlocks,
             RELOCATED, Record, TailRecord, ZoneRecord,
         },
-        superblock::{NOTES, Superblock, SuperblockMember},
+        superblock::{CELLS, NOTES, Superblock, SuperblockMember},
     },
     raid::{geometry::META_ZONES, policy::Policy},
     runtime::Runtime,
@@ -389,7 +389,7 @@ fn assemble_outvotes_drive_with_contradicting_superblock() {
         ("zones", |s| (s.zones, s.max_active) = (9, 2)),
         ("zone size", |s| s.zone_size_blocks *= 2),
         ("max active", |s| s.max_active -= 1),
-        ("policy", |s| (s.policy, s.incompatible) = (Policy::InPlace, s.incompatible & !NOTES)),
+        ("policy", |s| (s.policy, s.incompatible) = (Policy::InPlace, s.incompatible & !(NOTES | CELLS))),
     ];
     for (field, change) in lies {
         let bed = Bed::new(Policy::Zrwa);

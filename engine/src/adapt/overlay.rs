@@ -243,6 +243,12 @@ impl ZonedDevice for Overlay {
         is_below.then(|| self.device.note(zone)).flatten()
     }
 
+    /// Cells are only read.
+    fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        let is_below = !self.written.borrow().reset.contains(&zone);
+        is_below.then(|| self.device.read_cell(zone, cell, copy)).flatten()
+    }
+
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         let written = self.written.borrow();
         let is_below = !written.blocks.contains_key(&lba)

@@ -102,6 +102,18 @@ impl ZonedDevice for ZoneRange {
         self.device.drive_id()
     }
 
+    fn cells(&self) -> u32 {
+        self.device.cells()
+    }
+
+    fn write_cell(&self, zone: ZoneIndex, cell: u32, data: Buf) -> Completion {
+        self.device.write_cell(self.zone(zone), cell, data)
+    }
+
+    fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        self.device.read_cell(self.zone(zone), cell, copy)
+    }
+
     fn note_room(&self, lba: Lba, blocks: u64) -> usize {
         self.device.note_room(self.lba(lba), blocks)
     }

@@ -59,12 +59,15 @@ pub const GENERATIONS: u64 = 128;
 /// Incompatible feature: policy `zrwa`, where log blocks may have notes.
 pub const NOTES: u64 = 256;
 
+/// Incompatible feature: policy `zrwa`, where the ZRWAs of a zone may have cells.
+pub const CELLS: u64 = 512;
+
 /// The features of checksums in blocks of the zones.
 const IN_BLOCKS: u64 = CHECKSUM_BLOCKS | ZRWA_CHECKSUM_BLOCKS;
 
 /// Incompatible features that this code knows. A superblock with any other one is refused.
 pub const KNOWN_INCOMPATIBLE: u64 =
-    GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE | GENERATIONS | NOTES;
+    GROUPS | GROUP_CHECKSUMS | CHECKSUMS | IN_BLOCKS | SINGLE | GENERATIONS | NOTES | CELLS;
 
 /// Read-only-compatible features that this code knows: none yet. A superblock with any other one is refused, also by a
 /// read-only assembly.
@@ -360,6 +363,11 @@ impl Superblock {
         self.incompatible & NOTES != 0
     }
 
+    /// Whether the ZRWAs of a zone may have cells.
+    pub fn has_cells(&self) -> bool {
+        self.incompatible & CELLS != 0
+    }
+
     /// Whether each block of a data zone has a checksum in a block of the zone.
     pub fn has_checksum_blocks(&self) -> bool {
         self.checksum_group_blocks > 0
@@ -518,7 +526,7 @@ impl Superblock {
         let features_can_be = exclusive.count_ones() <= 1
             && (!has_sums || self.group_blocks > 1)
             && (!has_generations || generations_can_be)
-            && (!self.has_notes() || self.policy == Policy::Zrwa);
+            && (self.incompatible & (NOTES | CELLS) == 0 || self.policy == Policy::Zrwa);
         expect(features_can_be, "features", self.incompatible)?;
         expect((1..=MOST_NUMBER).contains(&self.event), "event", self.event)?;
         expect(self.floor <= self.event, "floor", self.floor)?;

@@ -10,9 +10,9 @@ use crate::{
         oob::SUMMED_OOB_BYTES,
         record::{Record, ZoneRecord},
         superblock::{
-            AGGREGATES, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GENERATIONS, GROUP_CHECKSUMS,
-            GROUPS, NOTES, Order, SINGLE, Stage, Superblock, SuperblockMember, ZRWA_CHECKSUM_BLOCKS,
-            members_of,
+            AGGREGATES, CELLS, CHECKSUM_BLOCKS, CHECKSUMS, CHUNK_BLOCKS, ERROR_LIMIT, GENERATIONS,
+            GROUP_CHECKSUMS, GROUPS, NOTES, Order, SINGLE, Stage, Superblock, SuperblockMember,
+            ZRWA_CHECKSUM_BLOCKS, members_of,
         },
     },
     raid::{
@@ -374,7 +374,7 @@ fn plan(
         incompatible: (if options.group_blocks > 0 { GROUPS } else { 0 })
             | (if parities == 0 { SINGLE } else { 0 })
             | (if marks_have_sums && policy == Policy::Zrwa { GENERATIONS } else { 0 })
-            | (if policy == Policy::Zrwa { NOTES } else { 0 })
+            | (if policy == Policy::Zrwa { NOTES | CELLS } else { 0 })
             | match options.checksums {
                 false => 0,
                 _ if options.group_blocks > 0 => GROUP_CHECKSUMS,

@@ -47,6 +47,8 @@ pub struct Raid {
     pub logs_generations: bool,
     /// Whether log blocks may have notes.
     pub keeps_notes: bool,
+    /// Whether the ZRWAs of a zone may have cells.
+    pub has_cells: bool,
     /// Geometry of the array.
     pub geometry: Geometry,
     pub behaviour: ArrayOptions,
@@ -96,6 +98,7 @@ impl Raid {
             checksums: superblock.has_checksums_in_metadata(),
             logs_generations: superblock.logs_generations(),
             keeps_notes: superblock.has_notes(),
+            has_cells: superblock.has_cells(),
             may_lose: Cell::new(geometry.volatile_cache),
             behaviour,
             members,

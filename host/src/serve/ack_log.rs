@@ -369,6 +369,18 @@ impl ZonedDevice for RecordingDevice {
         self.device.reread(lba, attempt)
     }
 
+    fn cells(&self) -> u32 {
+        self.device.cells()
+    }
+
+    fn write_cell(&self, zone: ZoneIndex, cell: u32, data: Buf) -> Completion {
+        self.device.write_cell(zone, cell, data)
+    }
+
+    fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        self.device.read_cell(zone, cell, copy)
+    }
+
     fn note_room(&self, lba: Lba, blocks: u64) -> usize {
         self.device.note_room(lba, blocks)
     }

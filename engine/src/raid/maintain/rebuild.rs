@@ -43,7 +43,7 @@ use crate::{
         power,
         status::{self, LostBlocks, Progress, RebuildOutcome, SkippedPart},
         zone::{
-            exclusion,
+            cells, exclusion,
             flow::{Parities, Zone},
             note, read, relocated, settle, spare, stripe,
         },
@@ -443,6 +443,7 @@ async fn join(
     if covered > 0 {
         copy_tail(raid, zone, member, (stripe, covered), work).await?;
     }
+    copy_cells(raid, zone, member).await?;
     if zrwa && position > 2 * stripe {
         let last = raid.members.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
         part::on_member(raid, member, Command::FlushZrwa { last: Lba(last) }).await?;
@@ -506,6 +507,26 @@ async fn copy_tail(
                 let (index, from) = (index as u32, from as u32);
                 let record = ParityRecord { zone: zone.index.0, epoch, stripe, index, from, data };
                 log_on(raid, member, Record::Parity(record)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies the cells of a quiesced zone to the member. Every copy on another member has what was acknowledged.
+async fn copy_cells(raid: &Raid, zone: &Zone, member: usize) -> Result<(), RebuildStop> {
+    for (members, at) in cells::all(raid, zone) {
+        if !members.clone().any(|holder| holder == member) {
+            continue;
+        }
+        let live = raid.live(zone.index) & !(1 << member);
+        for other in members.filter(|other| live & (1 << other) != 0) {
+            let done = cells::read_copy(raid, zone.index, other, at).await;
+            if done.result.is_ok() && done.data.iter().any(|byte| *byte != 0) {
+                let write = io::write_command(raid, member, zone.index, at, done.data, Content::Log);
+                part::on_member(raid, member, write).await?;
+                part::check_stop(raid, member)?;
+                break;
             }
         }
     }

@@ -13,6 +13,7 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Status, Zones, Zrwa},
+    format::oob::Content,
     raid::{
         geometry::{each, physical, subsets},
         io,
@@ -22,8 +23,12 @@ use crate::{
             judge,
             verdict::{RepairWrite, Tail, ZoneView},
         },
-        zone::checksum::{self, Expected},
+        zone::{
+            cells,
+            checksum::{self, Expected},
+        },
     },
+    runtime::give_way,
     zone::ZoneIndex,
 };
 use std::{ops::Range, rc::Rc};
@@ -72,7 +77,37 @@ pub async fn hold(
         do_without(raid, evidence, lost)?;
         held.gone |= lost;
     }
+    let holding = |member: &usize| evidence.wp_blocks[*member] == Some(0);
+    let mask = (0..raid.layout.members).filter(holding).fold(0, |mask, member| mask | 1 << member);
+    held.pieces.extend(cells_of(raid, view.zone, tail, mask).await);
     Ok(held)
+}
+
+/// The contents of the cells, to be written back to the members in `mask`, from another one where a member has zeros: nothing
+/// else shows that a member which holds no block of the tail has lost its ZRWA.
+async fn cells_of(raid: &Raid, zone: ZoneIndex, tail: u64, mask: u32) -> Vec<RepairWrite> {
+    let mut pieces = Vec::new();
+    for cell in 0..cells::count_at(raid, tail) {
+        let (members, at) = cells::place(&raid.layout, cell);
+        let there = members.filter(|member| mask & (1 << member) != 0);
+        let reads: Vec<_> = there.map(|member| (member, cells::read_copy(raid, zone, member, at))).collect();
+        let mut copies = Vec::new();
+        for (member, read) in reads {
+            let done = read.await;
+            copies.push((member, Some(done.data).filter(|data| done.result.is_ok() && !is_zeros(data))));
+        }
+        let any = copies.iter().find_map(|(_, data)| data.clone());
+        for (member, data) in copies {
+            if let Some(data) = data.or_else(|| any.clone())
+                && let Command::Write { lba, data, oob, .. } =
+                    io::write_command(raid, member, zone, at, data, Content::Log)
+            {
+                pieces.push(RepairWrite { member, lba, data, oob });
+            }
+        }
+        give_way().await;
+    }
+    pieces
 }
 
 /// Removes members from the evidence; an error if too few are left.

@@ -46,6 +46,8 @@ pub struct Flow {
     pub(super) ended: bool,
     /// Number of callers that have paused submission.
     pub(super) paused: u32,
+    /// Writes of cells in flight.
+    pub(super) cells: u32,
     /// The zone is about to end: nothing is settled any more.
     pub(super) frozen: bool,
     /// End of the submitted blocks; `parities` are those of this tail.

@@ -1,6 +1,7 @@
 //! Zones of a running array: commands, writes, reads, settling, zone management.
 
 pub mod bad_block_records;
+pub mod cells;
 pub mod checksum;
 pub mod consistency;
 pub mod dispatch;

@@ -303,7 +303,7 @@ pub async fn quiet(raid: &Raid, zone: &Zone) {
         zone.completed.open();
         {
             let flow = zone.flow.borrow();
-            let busy = flow.opening || flow.settling || !flow.flights.is_empty();
+            let busy = flow.opening || flow.settling || flow.cells > 0 || !flow.flights.is_empty();
             let quiet = !busy && (raid.has_failed(zone.index) || !unsettled(raid, &flow));
             if quiet || flow.ended || (raid.membership.has_failed() && flow.flights.is_empty()) {
                 return;

@@ -49,6 +49,18 @@ impl ZonedDevice for RecordingArray {
         self.array.reread(lba, attempt)
     }
 
+    fn cells(&self) -> u32 {
+        self.array.cells()
+    }
+
+    fn write_cell(&self, zone: ZoneIndex, cell: u32, data: Buf) -> Completion {
+        self.array.write_cell(zone, cell, data)
+    }
+
+    fn read_cell(&self, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Completion> {
+        self.array.read_cell(zone, cell, copy)
+    }
+
     fn note_room(&self, lba: Lba, blocks: u64) -> usize {
         self.array.note_room(lba, blocks)
     }
