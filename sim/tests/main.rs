@@ -48,5 +48,6 @@ mod steps;
 mod trailers;
 mod volume;
 mod volume_moments;
+mod window;
 mod worn_logs;
 mod zone_faults;

@@ -13,11 +13,13 @@ use crate::{
         core::{MOST_LOADS, Need, VolumeCore, deactivate_zone},
         extent_room::ExtentRoom,
         format::{FANOUT, Kind, Seal, payload_mut, put_addresses, seal},
+        hot_window::HotWindow,
         root::{CutRecord, Root, VolumeIdentity, ZoneUse},
         scan::are_sane,
         space::{HEAD_ZONES, ZonePurpose},
         state::VolumeState,
         stream::{MAP, Ticket},
+        window,
     },
     zone::ZoneIndex,
 };
@@ -80,6 +82,8 @@ async fn write_checkpoint(core: &VolumeCore) -> Result<bool, DeviceError> {
     for ticket in cut.tickets {
         core.wait_landed(ticket).await?;
     }
+    // The map of the cut points to cells.
+    window::settle(core).await?;
     core.flush_device().await?;
     write_root(core, &cut.root).await?;
     let mut copies = {
@@ -164,7 +168,11 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
     state.space.count_scan();
     state.space.check_counts();
     let mut zones: Vec<_> = state.space.records().collect();
-    let open = |zone: u32| state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone));
+    let of_window = state.window.as_ref().map(HotWindow::zone);
+    let open = |zone: u32| {
+        let mut zones = state.streams.iter().filter_map(|stream| Some(stream.open()?.zone)).chain(of_window);
+        zones.any(|open| open == zone)
+    };
     for (zone, record) in (0..).zip(&mut zones) {
         // No stream has it open: its last group is in flight, and lands before the root is written.
         if record.state == ZoneUse::Data && !open(zone) {
@@ -182,6 +190,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
     if let Some((zone, offset)) = state.map_open {
         cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
     }
+    cuts.extend(state.window.as_ref().map(HotWindow::cut));
     let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
     assert_eq!(used, None, "the end of a zone that is to be freed");
     let root = Root {

@@ -13,6 +13,7 @@ use crate::{
         error::VolumeError,
         extent_room::ExtentRoom,
         format::{FANOUT, GroupHeader, Kind, read_group},
+        hot_window::HotWindow,
         map::PagedMap,
         options::VolumeOptions,
         piece::{CompressionWorkers, Patience, PieceDecoder, PieceEncoder},
@@ -87,6 +88,12 @@ pub struct VolumeCore {
     pub few: Gate,
     /// Opened when the last read in flight of a zone has completed.
     pub unread: Gate,
+    /// Opened when a hot window may have to be begun, or to make room.
+    pub window_changed: Gate,
+    /// Opened when a write to the hot window has been submitted.
+    pub cell_submitted: Gate,
+    /// Opened when a write to the hot window has landed.
+    pub cell_landed: Gate,
 }
 
 /// The purpose for which a page of the map is needed.
@@ -205,6 +212,8 @@ impl VolumeCore {
             shares_headers: root.shares_headers,
             has_trailers: root.has_trailers,
             lone: LoneWrites::default(),
+            window: None,
+            recent: None,
             passed_on: 0,
             patience: Patience::default(),
             squeezing: Patience::default(),
@@ -254,6 +263,9 @@ impl VolumeCore {
             waiting: Cell::new(0),
             few: Gate::default(),
             unread: Gate::default(),
+            window_changed: Gate::default(),
+            cell_submitted: Gate::default(),
+            cell_landed: Gate::default(),
         }
     }
 
@@ -272,7 +284,8 @@ impl VolumeCore {
         self.state.borrow_mut().failed.get_or_insert(error);
         let gates =
             [&self.room, &self.pages, &self.wanted, &self.ended, &self.few, &self.freed, &self.unread];
-        gates.into_iter().chain(&self.closed).chain(&self.landed).for_each(Gate::open);
+        let of_window = [&self.window_changed, &self.cell_submitted, &self.cell_landed];
+        gates.into_iter().chain(of_window).chain(&self.closed).chain(&self.landed).for_each(Gate::open);
     }
 
     /// Returns an error if all writing has stopped.
@@ -301,8 +314,17 @@ impl VolumeCore {
     /// concurrent flushes could succeed although the other reports the loss. Calls share a flush that begins after
     /// them.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
+        let dead = {
+            let state = self.state.borrow();
+            state.window.as_ref().map(|window| window.to_flush(&state.streams))
+        };
         let flush = || async { self.must(self.device.submit(Command::Flush).await).map(drop) };
         self.flushing.run(flush).await?;
+        if let Some(dead) = dead {
+            let mut state = self.state.borrow_mut();
+            let VolumeState { window, streams, pool, .. } = &mut *state;
+            window.iter_mut().for_each(|window| window.flushed(dead, streams, pool));
+        }
         self.check()
     }
 
@@ -564,6 +586,7 @@ impl VolumeCore {
     pub fn note_use(&self) {
         if !self.is_used.replace(true) {
             self.few.open();
+            self.window_changed.open();
         }
     }
 
@@ -576,7 +599,12 @@ impl VolumeCore {
             state.wanted = next;
         }
         let few = state.credit.is_none() && state.space.available() == 0;
+        let ends = state.window.as_ref().is_some_and(HotWindow::is_ending);
         drop(state);
+        if ends {
+            // Its last live block may have been overwritten.
+            self.window_changed.open();
+        }
         if due {
             self.wanted.open();
         }

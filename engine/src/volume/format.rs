@@ -5,6 +5,7 @@
 //! a copy of it elsewhere is rejected.
 
 use crate::{
+    buf::BLOCK,
     format::codec::Decoder,
     frame::{FRAME_BYTES, Frame, FrameError, FrameFormat, PAYLOAD_BYTES},
     volume::address::{self, Address, GRAIN, GRAINS, Unit},
@@ -372,6 +373,8 @@ pub enum Kind {
     Directory = 2,
     /// A block of a root; `index` is its number, and `last` is set in the last one.
     Root = 3,
+    /// The first block of a cell of the hot window; `index` is the number of the cell.
+    Cell = 4,
 }
 
 /// The header of a sealed block.
@@ -379,7 +382,7 @@ pub enum Kind {
 pub struct Seal {
     /// [`VolumeIdentity::mark`].
     pub volume: u64,
-    /// Number of the checkpoint that wrote the block.
+    /// Number of the checkpoint that wrote the block; of a cell, the segment of the zone.
     pub generation: u64,
     pub kind: Kind,
     pub last: bool,
@@ -400,9 +403,50 @@ pub fn seal(block: &mut [u8], Seal { volume, generation, kind, last, index }: Se
 /// When the block is not a valid one.
 pub fn unseal(block: &[u8]) -> Result<(Seal, &[u8], u16), FrameError> {
     let (frame, payload) = SEALED.unseal(block)?;
-    let kind = [Kind::Page, Kind::Directory, Kind::Root].into_iter().find(|kind| *kind as u8 == frame.kind);
+    let kinds = [Kind::Page, Kind::Directory, Kind::Root, Kind::Cell];
+    let kind = kinds.into_iter().find(|kind| *kind as u8 == frame.kind);
     let Frame { mark: volume, generation, version, last, index, .. } = frame;
     Ok((Seal { volume, generation, kind: kind.ok_or(FrameError::Other)?, last, index }, payload, version))
+}
+
+/// The entry of a cell: the block in it is this version of that logical block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellHeader {
+    /// As [`GroupEntry::number`].
+    pub number: u64,
+    pub block: u32,
+}
+
+impl CellHeader {
+    /// The entry as one of a group.
+    pub fn entry(self) -> GroupEntry {
+        let kind = EntryKind::Data { unit: Unit::BLOCK, grains: GRAINS, there: 1 };
+        GroupEntry { number: self.number, block: self.block, kind }
+    }
+}
+
+/// Puts the header of a cell before its block: `of` is the volume's mark, the segment of the zone, and the number of the
+/// cell. The payload is the number of the entry (8 bytes), the logical block (4), and the CRC-32C of its data.
+pub fn seal_cell(bytes: &mut [u8], (volume, segment, cell): (u64, u64, u32), header: CellHeader) {
+    let (block, data) = bytes.split_at_mut(BLOCK);
+    block.fill(0);
+    let payload = payload_mut(block);
+    payload[..8].copy_from_slice(&header.number.to_le_bytes());
+    payload[8..12].copy_from_slice(&header.block.to_le_bytes());
+    payload[12..16].copy_from_slice(&crc32c::crc32c(data).to_le_bytes());
+    seal(block, Seal { volume, generation: segment, kind: Kind::Cell, last: false, index: cell });
+}
+
+/// Reads the header of a cell; `None` if it is another one, was written to an earlier incarnation of the zone, or is torn.
+pub fn read_cell(bytes: &[u8], (volume, segment, cell): (u64, u64, u32)) -> Option<CellHeader> {
+    let (block, data) = bytes.split_at_checked(BLOCK)?;
+    let (seal, payload, _) = unseal(block).ok()?;
+    let mut from = Decoder(payload);
+    let (number, logical, sum) = (from.u64().ok()?, from.u32().ok()?, from.u32().ok()?);
+    let is_here =
+        (seal.volume, seal.generation, seal.kind, seal.index) == (volume, segment, Kind::Cell, cell);
+    (is_here && number + 1 < MOST_NUMBER && crc32c::crc32c(data) == sum)
+        .then_some(CellHeader { number, block: logical })
 }
 
 /// Whether a block is a sealed block of any format version, also a damaged one.
@@ -434,7 +478,6 @@ pub fn payload_mut(block: &mut [u8]) -> &mut [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::BLOCK;
 
     fn place() -> GroupPlace {
         GroupPlace { volume: 7, segment: 9, offset: 33, stream: 2 }
@@ -585,7 +628,7 @@ mod tests {
         assert_eq!(unseal(&block), Ok((header, &block[FRAME_BYTES..], SINCE)));
         let addresses: Vec<Address> = addresses(&block).collect();
         assert_eq!((addresses.len() as u64, &addresses[..3]), (FANOUT, &[7, (1 << 48) - 12345, 0][..]));
-        for kind in [0, 4] {
+        for kind in [0, 5] {
             let frame = Frame { mark: 0, generation: 0, version: VERSION, kind, last: false, index: 0 };
             SEALED.seal(&mut block, frame);
             assert_eq!(unseal(&block), Err(FrameError::Other), "kind {kind}");

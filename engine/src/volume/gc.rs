@@ -280,7 +280,7 @@ fn has(core: &VolumeCore, block: u32) -> bool {
 
 /// Finds the first blocks of the units that may be at `place`, where a unit was written to the block `name`, and last
 /// moved for the block of `entry`: the map says so, or the page is not in memory.
-async fn find_holders(
+pub async fn find_holders(
     core: &VolumeCore,
     (name, entry): (u32, &GroupEntry),
     place: Address,
@@ -300,7 +300,7 @@ async fn find_holders(
 /// Moves the live blocks of the unit that begins with `block`, was written to the block `name`, and is stored at `place`.
 /// `segment` is the segment that the zone had when it was read: during a wait the zone may have been freed and written
 /// anew, with the same block at the same place.
-async fn move_piece(
+pub async fn move_piece(
     core: &VolumeCore,
     (block, name): (u64, u64),
     (place, segment): (Address, u64),
@@ -423,7 +423,7 @@ fn no_zone() -> DeviceError {
 }
 
 /// Live grains of a zone if it is still of this segment; otherwise 0. A zone of the map has no segment of groups.
-fn live_in(state: &VolumeState, zone: u32, segment: u64) -> u32 {
+pub fn live_in(state: &VolumeState, zone: u32, segment: u64) -> u32 {
     let record = state.space.zone(zone).record;
     if record.segment == segment && !record.state.is_of_map() { record.live } else { 0 }
 }

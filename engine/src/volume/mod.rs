@@ -18,6 +18,7 @@ mod gc;
 mod grow;
 mod guarantee;
 mod handle;
+mod hot_window;
 mod map;
 mod options;
 mod part;
@@ -40,6 +41,7 @@ mod thin;
 mod usage;
 mod victim;
 mod waiting;
+mod window;
 
 pub use self::{
     address::Unit,

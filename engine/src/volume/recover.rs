@@ -13,14 +13,15 @@ use crate::{
         checkpoint,
         core::{Need, VolumeCore, deactivate_zone},
         error::VolumeError,
-        format::{EntryKind, FANOUT},
+        format::{EntryKind, FANOUT, GroupEntry},
         map::{PagedMap, in_one_page},
         options::{VolumeCreateOptions, VolumeOptions},
-        root::{CutRecord, Root, VolumeIdentity, ZoneUse},
+        root::{CutRecord, Root, VolumeIdentity, WINDOW, ZoneUse},
         scan::{DeviceScan, FoundEntry, RootEnd, WalkResult, ZoneWalk, are_sane},
         space::{HEAD_ZONES, ShardPlan, Space},
         stream::{MAP, OpenZone},
         victim::Lifespan,
+        window,
     },
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -167,13 +168,18 @@ pub async fn open(
     for (zone, end) in &seen.ends {
         core.state.borrow_mut().space.zone_mut(*zone).ends_at = Some(*end);
     }
+    if let Some(zone) = seen.window {
+        recover_window(&core, zone, &root, &mut seen).await?;
+    }
     let mut torn = resume(&core, &scan, &root, &seen.walked);
     torn.append(&mut seen.torn);
     seen.found.sort_unstable_by_key(|entry| entry.number);
     if let Some(last) = seen.found.last() {
-        core.state.borrow_mut().next_number = root.next_number.max(last.number + 1);
+        let mut state = core.state.borrow_mut();
+        state.next_number = state.next_number.max(last.number + 1);
     }
     apply(&core, &mut seen).await?;
+    check_window(&core, &mut seen);
     if !gives_up && let Some(error) = VolumeError::of_losses(&seen.lost) {
         return Err(error);
     }
@@ -211,6 +217,35 @@ pub async fn open(
     Ok(core)
 }
 
+/// Finds the entries of the hot window that the root does not cover.
+async fn recover_window(
+    core: &VolumeCore,
+    zone: u32,
+    root: &Root,
+    seen: &mut WalkResult,
+) -> Result<(), VolumeError> {
+    let segment = root.zones[zone as usize].segment;
+    let (entries, is_written) = window::recover(core, (zone, segment), root.next_number).await?;
+    seen.is_new |= is_written || !entries.is_empty();
+    seen.found.extend(entries.into_iter().map(|(entry, place)| {
+        let GroupEntry { number, block, kind } = entry;
+        FoundEntry { number, block, kind, place }
+    }));
+    Ok(())
+}
+
+/// As many blocks as are live in the hot window have to be there; with snapshots more than one may be in a cell.
+fn check_window(core: &VolumeCore, seen: &mut WalkResult) {
+    let state = core.state.borrow();
+    if let Some(window) = state.window.as_ref().filter(|_| !state.has_snapshots) {
+        let (zone, there) = (window.zone(), window.used());
+        let written = state.space.zone(zone).record.live.div_ceil(GRAINS);
+        if there < written {
+            seen.lost.push(VolumeError::LostBlocks { zone, there, written });
+        }
+    }
+}
+
 /// Walks all zones. Afterwards the zone records of `root` describe their present contents.
 async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult) -> Result<(), VolumeError> {
     let identity = root.identity.clone();
@@ -230,6 +265,15 @@ async fn walk_all(scan: &mut DeviceScan, root: &mut Root, seen: &mut WalkResult)
                 seen.lost.push(VolumeError::ZoneOffline { zone });
                 root.zones[zone as usize].state = ZoneUse::ClosedData;
                 root.cuts.retain(|cut| cut.zone != zone);
+                continue;
+            }
+            (ZoneUse::Data, Some(cut)) if cut.stream == WINDOW => {
+                let has_cells = scan.device.read_cell(ZoneIndex(zone), 0, 0).is_some();
+                if cut.written > 0 && (written == 0 || !has_cells) {
+                    let blocks = record.live.div_ceil(GRAINS).max(1);
+                    return Err(VolumeError::LostBlocks { zone, there: 0, written: blocks });
+                }
+                seen.window = Some(zone);
                 continue;
             }
             // It contains map pages only: reads of these fail, and the next checkpoint continues in another zone.
@@ -302,6 +346,9 @@ fn resume(core: &VolumeCore, scan: &DeviceScan, root: &Root, walked: &[ZoneWalk]
     let mut state = core.state.borrow_mut();
     let mut ends: Vec<ZoneWalk> = Vec::new();
     for CutRecord { stream, zone, offset, .. } in root.cuts.iter().copied() {
+        if stream == WINDOW {
+            continue;
+        }
         let written = scan.written(zone);
         if scan.is_lost(zone) {
             // It is read-only or offline.
@@ -494,12 +541,13 @@ mod tests {
         head_used[1] = ZoneUse::ClosedMap;
         assert!(!sane_with(head_used, &[]));
         let of_the_head = [(1, 0)];
-        let wrong: [&[(u8, u32)]; 7] = [
+        let wrong: [&[(u8, u32)]; 8] = [
             &of_the_head,
             &[(1, 5)],
             &[(1, 4)],
             &[(MAP, 2)],
-            &[(4, 2)],
+            &[(5, 2)],
+            &[(4, 4)],
             &[(0, 2), (1, 2)],
             &[(1, 2), (1, 3)],
         ];

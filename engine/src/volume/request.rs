@@ -16,6 +16,7 @@ use crate::{
         space::ZonePurpose,
         state::{Distance, Keep, Lead, Piece, VolumeState},
         stream::Ticket,
+        window,
     },
 };
 
@@ -213,7 +214,8 @@ fn one_run(core: &VolumeCore, view: &[u64], blocks: u64) -> Option<Address> {
     // land in several writes, the last one last.
     let fits = offset as u64 + blocks <= core.capacity() as u64
         && blocks <= core.device.geometry().max_transfer_blocks as u64
-        && state.in_memory(first + blocks - 1).is_none();
+        && state.in_memory(first + blocks - 1).is_none()
+        && !state.is_in_window(first);
     (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block)))
         .then_some(first)
         .inspect(|_| state.count_lookups((at + blocks - 1) / FANOUT - at / FANOUT + 1, true))
@@ -251,6 +253,10 @@ fn start_run<'c>(
         work(blocks as u32 * COPY);
         let made = core.decoder.borrow_mut().unpack_some(source, (unit, index), some);
         return made.map(|()| of_first).ok_or(Status::UnrecoveredReadError.into());
+    }
+    if state.is_in_window(first) {
+        // All copies of its cell were damaged at the start.
+        return Err(Status::UnrecoveredReadError.into());
     }
     let (zone, offset) = state.space.locate(first);
     let most = core.device.geometry().max_transfer_blocks.min(core.capacity() - offset);
@@ -355,6 +361,10 @@ pub async fn write(
     let flushes = fua && core.options.fua_stands_alone && core.device.geometry().volatile_cache;
     let _writing = WriteCount::new(core);
     core.state.borrow_mut().lone.count_write();
+    let may_be_hot = blocks == 1 && encoding.is_none() && keep.is_none() && !of_table;
+    if may_be_hot && window::write(core, at, data).await? {
+        return Ok(());
+    }
     let (mut parts, mut counted) = (WriteParts::default(), CountedPage::default());
     while from < blocks && result.is_ok() {
         let (first, mut end, mut packed) = (from, blocks, None);
@@ -425,6 +435,10 @@ async fn wait_for_room(core: &VolumeCore) -> Result<(), DeviceError> {
         Some(groups) => core.wait_landed(groups).await,
         None if checkpoint => {
             core.ended.wait().await;
+            core.check()
+        }
+        None if window::give_up(core) => {
+            core.room.wait().await;
             core.check()
         }
         None => Err(refuse(core)),

@@ -66,6 +66,9 @@ impl ZoneUse {
     }
 }
 
+/// Number of the hot window in [`CutRecord::stream`]: it has no stream.
+pub const WINDOW: u8 = 4;
+
 /// The position of a stream at the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CutRecord {
@@ -110,6 +113,9 @@ pub const GUARANTEES: u64 = 8;
 
 /// Feature of a root: groups may end with their header.
 pub const TRAILERS: u64 = 16;
+
+/// Feature of a root: there is a hot window ([`super::window`]), whose zone is in the cuts.
+pub const HOT_WINDOW: u64 = 32;
 
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +195,8 @@ impl Root {
             | with(self.has_snapshots, SNAPSHOTS)
             | with(self.shares_headers, SHARED_HEADERS)
             | with(self.extents.is_some(), GUARANTEES)
-            | with(self.has_trailers, TRAILERS);
+            | with(self.has_trailers, TRAILERS)
+            | with(self.cuts.iter().any(|cut| cut.stream == WINDOW), HOT_WINDOW);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
         let [codec, level] = Codec::in_root(self.codec);
@@ -254,7 +261,8 @@ impl Root {
             shares_headers: features & SHARED_HEADERS != 0,
             extents: None,
             has_trailers: features & TRAILERS != 0,
-            other_features: features & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS),
+            other_features: features
+                & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS | HOT_WINDOW),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),

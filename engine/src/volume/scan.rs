@@ -18,7 +18,7 @@ use crate::{
             looks_sealed, read_group, unseal,
         },
         map::PagedMap,
-        root::{Root, VolumeIdentity, ZoneUse},
+        root::{Root, VolumeIdentity, WINDOW, ZoneUse},
         space::{HEAD_ZONES, Space},
         stream::{MAP, OpenZone},
     },
@@ -382,7 +382,8 @@ impl DeviceScan {
         if !header.is_at(mark, 0, capacity) {
             return None;
         }
-        if header.place.segment < new.segment {
+        // A hot window without a root that names it has nothing in its cells.
+        if header.place.segment < new.segment || header.place.stream == WINDOW {
             return Some(FirstBlock::Obsolete);
         }
         header.entries.iter().all(|entry| entry.number >= new.number).then_some(FirstBlock::New(header))
@@ -515,9 +516,12 @@ pub struct WalkResult {
     pub torn: Vec<(u32, u32, u32)>,
     /// Trailers that are to be written, of which the device has a note: zone, offset, and the header.
     pub trailers: Vec<(u32, u32, Buf)>,
+    /// The zone of the hot window, if there is one.
+    pub window: Option<u32>,
     /// Read-only zones, and the ends of their written blocks.
     pub ends: Vec<(u32, u32)>,
-    /// A zone has become lost, or usable again: a new root has to be durable before anything else is written.
+    /// A zone has become lost, or usable again, or the hot window has new entries: a new root has to be durable before anything else is
+    /// written.
     pub is_new: bool,
     /// Possibly promised data that cannot be read.
     pub lost: Vec<VolumeError>,
@@ -531,7 +535,7 @@ pub fn are_sane(root: &Root) -> bool {
         && root.cuts.iter().enumerate().all(|(index, cut)| {
             let written = if cut.stream == MAP { ZoneUse::Map } else { ZoneUse::Data };
             let mut others = root.cuts[..index].iter();
-            cut.stream <= MAP
+            cut.stream <= WINDOW
                 && root.zones[cut.zone as usize].state == written
                 && others.all(|other| other.stream != cut.stream && other.zone != cut.zone)
         })

@@ -158,6 +158,11 @@ impl ShardPlan {
         pages_in((self.blocks * BLOCK as u64 / 8192).max(LEAST_MAP_BYTES))
     }
 
+    /// Most zones that are active at once, without a hot window.
+    pub fn active(&self) -> u32 {
+        OTHER_ACTIVE + self.streams as u32
+    }
+
     /// Maximum blocks of data in a group that is written for the purpose `purpose`.
     pub fn most_of(&self, purpose: ZonePurpose) -> u64 {
         if purpose == ZonePurpose::Collection { self.group_most.min(MOST_MOVED) } else { self.group_most }

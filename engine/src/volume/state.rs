@@ -8,6 +8,7 @@ use crate::{
     volume::{
         address::{self, Address, GRAIN, GRAINS, HOLE, Unit},
         format::{EntryKind, GroupEntry, looks_like_group},
+        hot_window::{HotWindow, RecentWrites},
         map::PagedMap,
         piece::{Codec, Patience},
         space::{Space, ZonePurpose},
@@ -57,6 +58,10 @@ pub struct VolumeState {
     /// [`Root::has_trailers`] of the last durable root: without it no group may end with its header.
     pub has_trailers: bool,
     pub lone: LoneWrites,
+    /// The hot window.
+    pub window: Option<HotWindow>,
+    /// The last writes of single blocks, if a hot window may be begun.
+    pub recent: Option<RecentWrites>,
     /// Number of blocks that snapshots have passed on since the start.
     pub passed_on: u64,
     pub patience: Patience,
@@ -371,6 +376,9 @@ impl VolumeState {
         _ = self.map.set(block, place);
         let are = self.live(block, place);
         self.space.moved(block, (before, were), (place, are));
+        if let Some(window) = &mut self.window {
+            window.moved((before, place), &self.streams);
+        }
     }
 
     /// Number of blocks of a unit that are at `place`, the place of `block`. The page has to be known.
@@ -472,14 +480,22 @@ impl VolumeState {
     }
 
     /// Takes `blocks` blocks, headers included, from the credit of writers.
-    fn spend(&mut self, blocks: u64) {
+    pub fn spend(&mut self, blocks: u64) {
         if let Some(credit) = &mut self.credit {
             *credit = credit.saturating_sub(blocks);
         }
     }
 
-    /// The piece at `place` if its group has not landed yet.
+    /// Whether a place is in the hot window: the device does not read it.
+    pub fn is_in_window(&self, place: Address) -> bool {
+        self.window.as_ref().is_some_and(|window| window.cell_at(place).is_some())
+    }
+
+    /// The piece at `place` if its group has not landed yet, or it is in the hot window.
     pub fn in_memory(&self, place: Address) -> Option<&[u8]> {
+        if let Some(block) = self.window.as_ref().and_then(|window| window.block_at(place)) {
+            return Some(block);
+        }
         let (zone, offset) = self.space.locate(place);
         self.streams.iter().find_map(|stream| stream.piece(zone, offset, place))
     }

@@ -11,7 +11,9 @@ use crate::{
 pub struct WrittenBlocks {
     /// Logical blocks written by users.
     pub user: u64,
-    /// Logical blocks moved by garbage collection.
+    /// Of these, blocks written to the hot window, where they take no flash unless they are moved.
+    pub window: u64,
+    /// Logical blocks moved by garbage collection, or out of the hot window.
     pub moved: u64,
     /// Blocks of data in groups: fewer than both if data was compressed. A header in the same block as data counts as data.
     pub data: u64,
@@ -33,8 +35,9 @@ impl WrittenBlocks {
     }
 
     fn add(&mut self, other: &WrittenBlocks) {
-        let WrittenBlocks { user, moved, data, headers, map, roots, padding } = other;
+        let WrittenBlocks { user, window, moved, data, headers, map, roots, padding } = other;
         self.user += user;
+        self.window += window;
         self.moved += moved;
         self.data += data;
         self.headers += headers;
@@ -182,7 +185,8 @@ mod tests {
 
     #[test]
     fn written_blocks_of_all_kinds_are_amplification() {
-        let written = WrittenBlocks { user: 4, moved: 1, data: 5, headers: 3, map: 2, roots: 1, padding: 1 };
+        let written =
+            WrittenBlocks { user: 4, window: 0, moved: 1, data: 5, headers: 3, map: 2, roots: 1, padding: 1 };
         assert_eq!((written.blocks(), written.amplification()), (12, 3.0));
         assert_eq!(WrittenBlocks::default().amplification(), 1.0);
     }

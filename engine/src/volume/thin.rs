@@ -17,7 +17,7 @@ use crate::{
         shards::{self, ShardMap},
         status::VolumeStatus,
         stored::{self, StoredBlocks},
-        waiting,
+        waiting, window,
     },
     zone::ZoneIndex,
 };
@@ -58,6 +58,11 @@ impl ThinSpace {
         for core in &cores {
             for index in 0..3 {
                 runtime.spawn(commit::serve(core.clone(), index));
+            }
+            if core.device.cells() > 0 {
+                window::prepare(core);
+                runtime.spawn(window::land(core.clone()));
+                runtime.spawn(window::keep(core.clone()));
             }
             runtime.spawn(checkpoint::keep(core.clone()));
             runtime.spawn(gc::collect(core.clone()));

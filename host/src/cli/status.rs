@@ -375,7 +375,9 @@ fn written_text(written: &WrittenBytes, compresses: bool, amplification: f64) ->
         let parts = parts.iter().flatten().map(|(bytes, what)| format!("{} {what}", show(*bytes)));
         parts.collect::<Vec<_>>().join(", ")
     };
-    let volume = [Some((written.gc_bytes, "moved")), saved, Some((written.header_bytes, "of headers"))];
+    let window = Some((written.window_bytes, "in the hot window")).filter(|(bytes, _)| *bytes > 0);
+    let volume =
+        [window, Some((written.gc_bytes, "moved")), saved, Some((written.header_bytes, "of headers"))];
     let others = [
         Some((written.map_bytes, "of map")),
         Some((written.padding_bytes, "of padding")),

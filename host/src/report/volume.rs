@@ -436,16 +436,19 @@ pub struct Collection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WrittenBytes {
     pub user_bytes: u64,
-    /// Moved by garbage collection.
+    /// Of these, bytes written to the hot window, where they take no flash unless they are moved.
+    #[serde(default)]
+    pub window_bytes: u64,
+    /// Moved by garbage collection, or out of the hot window.
     pub gc_bytes: u64,
-    /// Bytes that compression saved of the two above.
+    /// Bytes that compression saved, of users outside of the hot window and of moves.
     pub saved_bytes: u64,
     /// Group headers.
     pub header_bytes: u64,
     /// Pages and directory of the L2P map, and checkpoint records (roots).
     pub map_bytes: u64,
     pub padding_bytes: u64,
-    /// Writes that the array added: parity, partial parity in the ZRWA, and metadata of the array.
+    /// Writes that the array added: parity, partial parity and cells in ZRWAs, and metadata of the array.
     pub parity_bytes: u64,
     /// Written by rebuilds and replacements.
     pub rebuild_bytes: u64,
@@ -460,7 +463,7 @@ impl VolumeReport {
         // The counters of replaced drives are lost, so that the sum can be below the volume's own count.
         let all = drives_blocks.saturating_sub(rebuilt_blocks).max(written);
         let user_blocks = volume.written.user;
-        let WrittenBlocks { user, moved, data, headers, map, roots, padding } = volume.written;
+        let WrittenBlocks { user, window, moved, data, headers, map, roots, padding } = volume.written;
         let room = bytes(volume.usable).saturating_sub(volume.held_bytes + volume.set_aside_bytes);
         let ratio = match volume.held_bytes {
             0 => 1.0,
@@ -498,8 +501,9 @@ impl VolumeReport {
             },
             written: WrittenBytes {
                 user_bytes: bytes(user),
+                window_bytes: bytes(window),
                 gc_bytes: bytes(moved),
-                saved_bytes: bytes((user + moved).saturating_sub(data)),
+                saved_bytes: bytes((user + moved).saturating_sub(window + data)),
                 header_bytes: bytes(headers),
                 map_bytes: bytes(map + roots),
                 padding_bytes: bytes(padding),

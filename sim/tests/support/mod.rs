@@ -13,6 +13,7 @@ pub mod pool;
 pub mod rig;
 pub mod scene;
 pub mod volume;
+pub mod zrwa_volume;
 
 use engine::{
     array::{CreateOptions, Drive, MemberState},

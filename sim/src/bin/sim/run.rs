@@ -405,6 +405,7 @@ impl Run {
         self.run_layer::<VolumeModel>("--volume", |counts| {
             vec![
                 ("collected_zones", counts.collected_zones),
+                ("blocks_in_hot_windows", counts.in_window),
                 ("checkpoints", counts.checkpoints),
                 ("discarded_blocks", counts.discarded),
                 ("growths", counts.growths),

@@ -57,6 +57,7 @@ impl LayerModel for VolumeModel {
 
     fn add(counts: &mut VolumeCounts, other: &VolumeCounts) {
         counts.collected_zones += other.collected_zones;
+        counts.in_window += other.in_window;
         counts.checkpoints += other.checkpoints;
         counts.discarded += other.discarded;
         counts.growths += other.growths;
@@ -120,6 +121,7 @@ impl LayerModel for VolumeModel {
         if let Some(volume) = world.model.volume.take() {
             let status = volume.status();
             world.counts.own.collected_zones += status.collected_zones;
+            world.counts.own.in_window += status.written.window;
             world.counts.own.checkpoints += status.checkpoints;
             world.counts.own.discarded += status.discarded;
         }

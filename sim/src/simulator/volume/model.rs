@@ -87,6 +87,8 @@ pub(super) struct VolumeOp {
 pub struct VolumeCounts {
     /// Zones collected by the volumes.
     pub collected_zones: u64,
+    /// Blocks written to hot windows.
+    pub in_window: u64,
     pub checkpoints: u64,
     pub discarded: u64,
     /// Enlargements.
