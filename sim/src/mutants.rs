@@ -227,8 +227,11 @@ impl Build {
 
     fn copy_sources(&self, workspace: &Path, mutants: &[Mutant]) -> anyhow::Result<()> {
         let (directory, changed) = (&self.directory, sources(workspace, mutants)?);
-        let parts: &[&str] =
-            if self.has_host { &["engine", "emu", "sim", "host"] } else { &["engine", "emu", "sim"] };
+        let parts: &[&str] = if self.has_host {
+            &["gfni", "engine", "emu", "sim", "host"]
+        } else {
+            &["gfni", "engine", "emu", "sim"]
+        };
         for part in parts {
             copy(&workspace.join(part), &directory.join(part), &|path| {
                 if let Ok(path) = path.strip_prefix(workspace.join("host/src")) {

@@ -99,6 +99,8 @@ pub struct Recipe {
 /// Maximum number of sources: those of a recipe are linearly independent, and a check has one more.
 const MAX_SOURCES: usize = MAX_DATA + 1;
 
+const _: () = assert!(MAX_SOURCES <= xor::MAX_SOURCES);
+
 impl Recipe {
     const EMPTY: Recipe =
         Recipe { sources: [RecipeTerm { stored: 0, coefficient: 0 }; MAX_SOURCES], count: 0 };
@@ -114,24 +116,18 @@ impl Recipe {
     }
 
     /// Computes the wanted blocks into `target`, which is overwritten. `blocks` are those of [`Recipe::sources`], in
-    /// that order; all of one length, a multiple of 256 bytes.
+    /// that order; all of one length.
     pub fn run(&self, target: &mut [u8], blocks: &[impl Deref<Target = [u8]>]) {
         assert_eq!(blocks.len(), self.count);
         assert!(blocks.iter().all(|block| block.len() == target.len()));
         if self.is_xor() {
             return xor::xor_all(target, blocks);
         }
-        for (segment, target) in target.chunks_mut(pq::SEGMENT).enumerate() {
-            let at = segment * pq::SEGMENT;
-            for (place, (source, block)) in self.sources().iter().zip(blocks).enumerate() {
-                let block = &block[at..at + target.len()];
-                match (place, source.coefficient) {
-                    (0, c) => pq::mul(target, c, block),
-                    (_, 1) => xor::xor_assign(target, block),
-                    (_, c) => pq::mul_add(target, c, block),
-                }
-            }
+        let mut coefficients = [0; MAX_SOURCES];
+        for (coefficient, source) in coefficients.iter_mut().zip(self.sources()) {
+            *coefficient = source.coefficient;
         }
+        pq::sum(target, &coefficients[..self.count], blocks);
     }
 
     fn push(&mut self, stored: u8, coefficient: u8) {

@@ -62,31 +62,47 @@ const LOGARITHMS: [u8; 256] = {
     logarithms
 };
 
-/// Products of one byte with the 16 values of the low half and of the high half of a byte. The product with any byte is
-/// the sum of one entry of each.
+/// A byte in the forms in which vector instructions multiply by it.
 #[derive(Clone, Copy)]
-pub struct ProductTables {
-    /// Products with 0x00 to 0x0f.
+pub struct Factor {
+    /// Products with 0x00 to 0x0f. The product with any byte is the sum of an entry of this table and one of `high`.
     pub low: [u8; 16],
     /// Products with 0x00 to 0xf0, in steps of 0x10.
     pub high: [u8; 16],
+    /// Matrix of the multiplication, over the bits of a byte.
+    pub matrix: u64,
 }
 
-/// [`ProductTables`] by byte.
-pub static HALVES: [ProductTables; 256] = {
-    let mut halves = [ProductTables { low: [0; 16], high: [0; 16] }; 256];
+/// [`Factor`] by byte.
+pub static FACTORS: [Factor; 256] = {
+    let mut factors = [Factor { low: [0; 16], high: [0; 16], matrix: 0 }; 256];
     let mut c = 0;
-    while c < halves.len() {
+    while c < factors.len() {
+        let factor = &mut factors[c];
         let mut half = 0;
         while half < 16 {
-            halves[c].low[half] = mul(c as u8, half as u8);
-            halves[c].high[half] = mul(c as u8, (half as u8) << 4);
+            factor.low[half] = mul(c as u8, half as u8);
+            factor.high[half] = mul(c as u8, (half as u8) << 4);
             half += 1;
         }
+        factor.matrix = gfni::matrix(factor.bits());
         c += 1;
     }
-    halves
+    factors
 };
+
+impl Factor {
+    /// Products with 2^0 to 2^7.
+    pub const fn bits(&self) -> [u8; 8] {
+        let Factor { low, high, .. } = self;
+        [low[1], low[2], low[4], low[8], high[1], high[2], high[4], high[8]]
+    }
+
+    /// Product with `byte`.
+    pub const fn times(&self, byte: u8) -> u8 {
+        self.low[byte as usize & 15] ^ self.high[byte as usize >> 4]
+    }
+}
 
 #[cfg(test)]
 pub mod tests {
@@ -111,8 +127,7 @@ pub mod tests {
     fn gf256_products_of_all_pairs_agree_with_oracle() {
         for (a, b) in pairs() {
             assert_eq!(mul(a, b), slow_mul(a, b), "{a} {b}");
-            let ProductTables { low, high } = HALVES[a as usize];
-            assert_eq!(low[b as usize & 15] ^ high[b as usize >> 4], slow_mul(a, b), "{a} {b}");
+            assert_eq!(FACTORS[a as usize].times(b), slow_mul(a, b), "{a} {b}");
         }
         for a in 0..=255 {
             assert_eq!(double(a), slow_mul(a, 2), "{a}");

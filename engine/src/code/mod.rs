@@ -7,10 +7,5 @@
 pub mod decode;
 pub mod gf256;
 pub mod pq;
+mod simd;
 pub mod xor;
-
-use pulp::Arch;
-use std::sync::LazyLock;
-
-/// Vector instruction set of the processor, detected at first use.
-static ARCH: LazyLock<Arch> = LazyLock::new(Arch::new);
