@@ -7,7 +7,7 @@ static ALLOCATOR: host::bench::alloc::CountingAllocator = host::bench::alloc::Co
 
 fn main() -> ExitCode {
     let output = host::process::output::Output { json: std::env::args().any(|arg| arg == "--json") };
-    match host::bench::run(output, host::bench::ROUNDS, 1) {
+    match host::bench::run(output, host::bench::ROUNDS, 1, &[]) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             output.error(&format!("{error:#}"));

@@ -280,6 +280,10 @@ fn bench_output_matches_schemas() {
     assert!(number("pq_gb_s") > 0.0);
     let ratio = number("stripe_write_gb_s") / number("pq_gb_s");
     assert!((number("stripe_write_to_pq_ratio") / ratio - 1.0).abs() < 1e-9);
+    assert!(number("write_4k_cpu_ns") > 0.0 && number("read_4k_cpu_ns") > 0.0);
+    assert!(raid6["processor"].as_str().is_some_and(|model| !model.is_empty()));
+    // ISA-L is measured with both sizes of chunks or, if it is not installed, with none.
+    assert_eq!(raid6["pq_isal_gb_s"].is_null(), raid6["pq_4k_isal_gb_s"].is_null());
     let text = place.run(&["bench", "--rounds", "1", "--level", "raid6"]).ok().text();
     assert!(text.starts_with("RAID-6 4+2, 64 KiB chunks"), "{text}");
     assert!(text.contains("P and Q of 4 chunks of 64 KiB"), "{text}");
@@ -293,4 +297,30 @@ fn bench_output_matches_schemas() {
         volume["write_4k_random_ns"].as_f64() > Some(0.0)
             && volume["write_amplification"].as_f64() > Some(1.0)
     );
+    assert_eq!(volume["pools"][1]["volumes"], 100);
+}
+
+#[test]
+fn bench_rows_are_measured_one_by_one() {
+    let place = Place::new();
+    let bench =
+        |args: &[&str]| place.run(&[&["bench", "--rounds", "1", "--json"], args].concat()).ok().json();
+    let one = bench(&["--row", "pq_4k"]);
+    check(&one, &schema("bench.json"), "bench.json");
+    assert!(one["pq_4k_gb_s"].as_f64() > Some(0.0), "{one}");
+    for other in ["write_4k_ns", "stripe_write_gb_s", "xor_gb_s", "pq_gb_s", "stripe_write_to_xor_ratio"] {
+        assert!(one[other].is_null(), "{one}");
+    }
+    let two = bench(&["--row", "stripe_write", "--row", "xor"]);
+    let ratio = two["stripe_write_gb_s"].as_f64().unwrap() / two["xor_gb_s"].as_f64().unwrap();
+    assert!((two["stripe_write_to_xor_ratio"].as_f64().unwrap() / ratio - 1.0).abs() < 1e-9, "{two}");
+    let pools = bench(&["--volume", "--volumes", "3", "--row", "pools"]);
+    check(&pools, &schema("bench-volume.json"), "bench-volume.json");
+    let volumes = |at: usize| &pools["pools"][at]["volumes"];
+    assert_eq!((volumes(0), volumes(1)), (&1.into(), &3.into()));
+    assert!(pools["pools"][1]["read_4k_random_cpu_ns"].as_f64() > Some(0.0), "{pools}");
+    assert_eq!(pools["units"].as_array().map(Vec::len), Some(0));
+    place.run(&["bench", "--row", "pools"]).fails_with(&["no row pools here", "stripe_write_copy"]);
+    place.run(&["bench", "host", "--row", "xor"]).fails_with(&["--row"]);
+    place.run(&["bench", "--volumes", "3"]).fails_with(&["--volume"]);
 }

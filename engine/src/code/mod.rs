@@ -9,3 +9,5 @@ pub mod gf256;
 pub mod pq;
 mod simd;
 pub mod xor;
+
+pub use simd::instructions;

@@ -145,6 +145,23 @@ fn level() -> SimdLevel {
     *BEST
 }
 
+/// Name of the vector instructions that are used on this processor.
+pub fn instructions() -> &'static str {
+    match level() {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Gfni512(_) => "AVX-512 and GFNI",
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512(_) => "AVX-512",
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Gfni256(_) => "AVX2 and GFNI",
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2(_) => "AVX2",
+        #[cfg(target_arch = "aarch64")]
+        SimdLevel::Neon(_) => "NEON",
+        SimdLevel::Portable => "portable",
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 impl Vectors for Gfni512 {
     #[inline(always)]

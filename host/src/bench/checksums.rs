@@ -110,16 +110,17 @@ fn engine_costs(rounds: usize, policy: Option<Policy>) -> Result<Vec<RequestCost
         (16, ["64 KiB write", "64 KiB read at random places"]),
     ] {
         let (count, bytes) = (REQUESTS / blocks, blocks as usize * BLOCK);
-        let each = |(seconds, _): (f64, f64)| seconds * 1e9 / count as f64;
         costs.push(paired(write, rounds, |checksums| {
             let bench = of(checksums);
             bench.reset()?;
             let write = |n, data| Command::write(Lba(n * blocks), data, false);
-            Ok(each(bench.stream(count, SMALL_DEPTH, bytes, write)?))
+            let [ns, ..] = bench.stream(count, SMALL_DEPTH, bytes, write)?;
+            Ok(ns)
         })?);
         costs.push(paired(read, rounds, |checksums| {
             let read = |_, data| Command::read(Lba(rng.borrow_mut().below(count) * blocks), data);
-            Ok(each(of(checksums).stream(count, SMALL_DEPTH, bytes, read)?))
+            let [ns, ..] = of(checksums).stream(count, SMALL_DEPTH, bytes, read)?;
+            Ok(ns)
         })?);
     }
     Ok(costs)

@@ -1,6 +1,6 @@
 //! A drive that completes at once, and a load with constant queue depth: measures the cost of a layer's own code.
 
-use super::alloc::allocations;
+use super::{Cost, Started};
 use anyhow::{Result, ensure};
 use emu::ssd::{EmulatedDrive, Model};
 use engine::{
@@ -10,7 +10,6 @@ use engine::{
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    time::Instant,
 };
 
 /// Requests of a round, also of the warm-up.
@@ -78,13 +77,13 @@ impl RoundCounter {
 }
 
 /// Runs a round of `requests` requests by `depth` tasks, each with one request at a time, so that no task is spawned
-/// per request. `idle` waits for other threads, if there are any. Returns nanoseconds and allocations per request.
+/// per request. `idle` waits for other threads, if there are any. Returns the cost per request.
 pub fn play<F>(
     runtime: &Runtime,
     (requests, depth): (u64, u64),
     idle: impl Fn() -> bool,
     task: impl Fn(RoundCounter) -> F,
-) -> Result<(f64, f64)>
+) -> Result<Cost>
 where
     F: Future<Output = Result<(), DeviceError>> + 'static,
 {
@@ -99,15 +98,15 @@ where
             left.set(left.get() - 1);
         });
     }
-    let (started, allocated) = (Instant::now(), allocations());
+    let started = Started::now();
     runtime.run();
     while left.get() > 0 && idle() {
         runtime.run();
     }
-    let (ns, allocated) = (started.elapsed().as_nanos() as f64, (allocations() - allocated) as f64);
+    let cost = started.cost(requests);
     if let Some(error) = failed.borrow_mut().take() {
         return Err(error.into());
     }
     ensure!(left.get() == 0, "requests are not answered");
-    Ok((ns / requests as f64, allocated / requests as f64))
+    Ok(cost)
 }

@@ -1,15 +1,18 @@
-//! Cost of the engine on one core: time, allocations and bandwidth, next to plain `memcpy` and XOR on the same core.
+//! Cost of the engine on one core: time, allocations and bandwidth, next to `memcpy`, the engine's parity kernels alone,
+//! and ISA-L, if it is installed, on the same core.
 //!
 //! The array has four data members and one parity member (RAID-5), or two (RAID-6), in 64 KiB chunks; each member is
 //! shaped like a ZN540. Members are [`NullDrive`]s, which complete at once and touch no data, or `CopyingDrive`s, which
 //! also copy the written data to uncached memory. Every figure is the median of several rounds after a warm-up; a round
-//! writes one zone from its start. GB are 10⁹ bytes.
+//! writes one zone from its start. GB are 10⁹ bytes, and rates are per second of processor time: on a busy machine a
+//! thread gets a fraction of a core. Times are given in both.
 
 pub mod alloc;
 pub mod checksums;
 pub mod fairness;
 pub mod host;
 mod idle;
+mod isal;
 pub mod namespaces;
 mod null;
 mod peer;
@@ -20,7 +23,8 @@ use crate::{
     report::level,
 };
 use alloc::allocations;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 use emu::{
     rng::Rng,
     ssd::{Model, NullDrive},
@@ -29,16 +33,26 @@ use engine::{
     array::{Array, CHECKSUM_GROUP_BLOCKS, CreateOptions, Drive},
     buf::{BLOCK, Buf},
     code::{
+        self,
         decode::{Sum, solve},
-        pq,
+        pq, xor,
     },
     device::{Command, Completion, Geometry, ZonedDevice, Zones},
     format::superblock::level_name,
     runtime::Runtime,
     zone::{Lba, ZoneIndex},
 };
+use indicatif::ProgressBar;
+use isal::Isal;
+use null::thread_seconds;
 use serde::Serialize;
-use std::{cell::RefCell, collections::VecDeque, hint::black_box, rc::Rc, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    hint::black_box,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 const DATA_CHUNKS: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
@@ -72,116 +86,255 @@ fn options_with(parities: usize) -> CreateOptions {
     }
 }
 
+/// What is measured by itself: rows of `zoneraid bench`, and parts of `zoneraid bench --volume`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum BenchRow {
+    /// 4 KiB writes
+    #[value(name = "write_4k")]
+    Write4k,
+    /// 4 KiB reads
+    #[value(name = "read_4k")]
+    Read4k,
+    /// Stripe writes, members touch no data
+    StripeWrite,
+    /// Stripe writes, members copy to memory
+    StripeWriteCopy,
+    /// XOR of a stripe
+    Xor,
+    /// P and Q of chunks of 64 KiB
+    Pq,
+    /// P and Q of chunks of 4 KiB
+    #[value(name = "pq_4k")]
+    Pq4k,
+    /// Decoding after the loss of two chunks
+    Decode,
+    /// `memcpy` of a stripe to all members
+    Memcpy,
+    /// --volume: reads and writes with 64 in flight
+    Volume,
+    /// --volume: writes with one in flight
+    LoneWrites,
+    /// --volume: a pool of volumes beside one volume
+    Pools,
+    /// --volume: volumes with snapshots
+    Snapshots,
+    /// --volume: codecs and threads
+    Compression,
+    /// --volume: compression units
+    Units,
+}
+
+impl BenchRow {
+    const OF_ENGINE: [BenchRow; 9] = [
+        BenchRow::Write4k,
+        BenchRow::Read4k,
+        BenchRow::StripeWrite,
+        BenchRow::StripeWriteCopy,
+        BenchRow::Xor,
+        BenchRow::Pq,
+        BenchRow::Pq4k,
+        BenchRow::Decode,
+        BenchRow::Memcpy,
+    ];
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
+}
+
+/// The rows that are measured, and the progress.
+struct BenchRows {
+    wanted: Vec<BenchRow>,
+    bar: ProgressBar,
+}
+
+impl BenchRows {
+    /// The rows of `all` that are `wanted`; all if none is.
+    ///
+    /// # Errors
+    /// A row is not among them.
+    fn new(output: Output, wanted: &[BenchRow], all: &[BenchRow]) -> Result<BenchRows> {
+        if let Some(other) = wanted.iter().find(|row| !all.contains(row)) {
+            let names: Vec<String> = all.iter().map(|row| row.name()).collect();
+            bail!("there is no row {} here, but: {}", other.name(), names.join(", "));
+        }
+        let wanted = if wanted.is_empty() { all } else { wanted }.to_vec();
+        let bar = output.steps("measuring", wanted.len() as u64);
+        // Shown once a row takes long, with the seconds of it.
+        bar.enable_steady_tick(Duration::from_secs(2));
+        Ok(BenchRows { wanted, bar })
+    }
+
+    /// Measures a row; `None` if it is not wanted.
+    fn measure<T>(&self, row: BenchRow, measured: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+        if !self.wanted.contains(&row) {
+            return Ok(None);
+        }
+        self.bar.set_message(row.name());
+        let found = measured().with_context(|| format!("row {}", row.name()))?;
+        self.bar.inc(1);
+        Ok(Some(found))
+    }
+}
+
+/// Figures of rows that were not measured are `None`.
 #[derive(Serialize)]
 struct EngineCosts {
     level: String,
     members: usize,
-    /// A sequential stream of 4 KiB writes, queue depth 64.
-    write_4k_ns: f64,
-    write_4k_allocations: f64,
+    /// Model of the processor, and its vector instructions that parity uses.
+    processor: String,
+    instructions: &'static str,
+    /// A sequential stream of 4 KiB writes, queue depth 64: wall-clock and processor time.
+    write_4k_ns: Option<f64>,
+    write_4k_cpu_ns: Option<f64>,
+    write_4k_allocations: Option<f64>,
     /// 256 KiB writes, one stripe each, on members that touch no data.
-    stripe_write_gb_s: f64,
+    stripe_write_gb_s: Option<f64>,
     /// The same on members that copy the data.
-    stripe_write_copy_gb_s: f64,
+    stripe_write_copy_gb_s: Option<f64>,
     /// 4 KiB reads at random places, queue depth 64.
-    read_4k_ns: f64,
-    /// XOR of data chunks into a parity chunk by a plain loop, in cache; in data bytes.
-    xor_gb_s: f64,
-    /// Data chunks of a stripe for the next three figures: as in the array, or 8 if it has no Q.
+    read_4k_ns: Option<f64>,
+    read_4k_cpu_ns: Option<f64>,
+    /// XOR of data chunks into a parity chunk by the engine, in cache; in data bytes.
+    xor_gb_s: Option<f64>,
+    /// Data chunks of a stripe for the next figures: as in the array, or 8 if it has no Q.
     pq_chunks: usize,
     /// P and Q of 64 KiB chunks by the engine, in cache; in data bytes.
-    pq_gb_s: f64,
-    /// The same with chunks of 4 KiB.
-    pq_4k_gb_s: f64,
+    pq_gb_s: Option<f64>,
+    /// The same by ISA-L, in alternating rounds; `None` if it is not installed.
+    pq_isal_gb_s: Option<f64>,
+    /// The same two with chunks of 4 KiB.
+    pq_4k_gb_s: Option<f64>,
+    pq_4k_isal_gb_s: Option<f64>,
     /// Decoding of a 64 KiB chunk after the loss of two, in cache; in bytes of the chunks read.
-    decode_gb_s: f64,
+    decode_gb_s: Option<f64>,
     /// `memcpy` of the same stripes and parity to the same memory, by a thread without other work; in data bytes.
-    memcpy_gb_s: f64,
-    stripe_write_to_xor_ratio: f64,
+    memcpy_gb_s: Option<f64>,
+    stripe_write_to_xor_ratio: Option<f64>,
     /// `None` for RAID-5.
     stripe_write_to_pq_ratio: Option<f64>,
-    stripe_write_copy_to_memcpy_ratio: f64,
+    stripe_write_copy_to_memcpy_ratio: Option<f64>,
 }
 
 /// Default number of rounds for a median.
 pub const ROUNDS: usize = 9;
 
-/// Runs the benchmark and prints the results.
-pub fn run(output: Output, rounds: usize, parities: usize) -> Result<u8> {
+/// Runs the benchmark, of these rows or of all, and prints the results.
+pub fn run(output: Output, rounds: usize, parities: usize, rows: &[BenchRow]) -> Result<u8> {
     begin(output, rounds)?;
-    let bar = output.steps("measuring", 5);
+    let rows = BenchRows::new(output, rows, &BenchRow::OF_ENGINE)?;
     let members = DATA_CHUNKS + parities;
-    let null = Bench::new(rounds, parities, |geometry| Rc::new(NullDrive::new(geometry)))?;
-    let (write_4k_ns, write_4k_allocations) = null.small_writes()?;
-    bar.inc(1);
-    let read_4k_ns = null.small_reads()?;
-    bar.inc(1);
-    let stripe_write_gb_s = null.stripe_writes()?;
-    bar.inc(1);
-    let copying = Bench::new(rounds, parities, |geometry| Rc::new(CopyingDrive::new(geometry)))?;
-    let stripe_write_copy_gb_s = copying.stripe_writes()?;
-    bar.inc(1);
-    drop(copying);
-    let (xor_gb_s, memcpy_gb_s) = (xor(rounds), memcpy(rounds, members));
+    let null = || Bench::new(rounds, parities, |geometry| Rc::new(NullDrive::new(geometry)));
+    let copying = || Bench::new(rounds, parities, |geometry| Rc::new(CopyingDrive::new(geometry)));
     let pq_chunks = if parities == 2 { DATA_CHUNKS } else { MORE_CHUNKS };
-    let (pq_gb_s, pq_4k_gb_s) = (pq(rounds, pq_chunks, CHUNK_BYTES)?, pq(rounds, pq_chunks, BLOCK)?);
-    let decode_gb_s = decode(rounds, pq_chunks)?;
-    bar.finish_and_clear();
+    let writes = rows.measure(BenchRow::Write4k, || null()?.small_writes())?;
+    let reads = rows.measure(BenchRow::Read4k, || null()?.small_reads())?;
+    let stripe_write_gb_s = rows.measure(BenchRow::StripeWrite, || null()?.stripe_writes())?;
+    let stripe_write_copy_gb_s = rows.measure(BenchRow::StripeWriteCopy, || copying()?.stripe_writes())?;
+    let xor_gb_s = rows.measure(BenchRow::Xor, || xor(rounds))?;
+    let pq_both = rows.measure(BenchRow::Pq, || pq(rounds, pq_chunks, CHUNK_BYTES))?;
+    let pq_4k_both = rows.measure(BenchRow::Pq4k, || pq(rounds, pq_chunks, BLOCK))?;
+    let decode_gb_s = rows.measure(BenchRow::Decode, || decode(rounds, pq_chunks))?;
+    let memcpy_gb_s = rows.measure(BenchRow::Memcpy, || Ok(memcpy(rounds, members)))?;
+    rows.bar.finish_and_clear();
+    let pq_gb_s = pq_both.map(|both| both.0);
+    let ratio = |rate: Option<f64>, to: Option<f64>| Some(rate? / to?);
     let costs = EngineCosts {
         level: level(parities),
         members,
-        write_4k_ns,
-        write_4k_allocations,
+        processor: processor(),
+        instructions: code::instructions(),
+        write_4k_ns: writes.map(|[ns, ..]| ns),
+        write_4k_cpu_ns: writes.map(|[_, cpu_ns, _]| cpu_ns),
+        write_4k_allocations: writes.map(|[.., allocations]| allocations),
         stripe_write_gb_s,
         stripe_write_copy_gb_s,
-        read_4k_ns,
+        read_4k_ns: reads.map(|[ns, ..]| ns),
+        read_4k_cpu_ns: reads.map(|[_, cpu_ns, _]| cpu_ns),
         xor_gb_s,
         pq_chunks,
         pq_gb_s,
-        pq_4k_gb_s,
+        pq_isal_gb_s: pq_both.and_then(|both| both.1),
+        pq_4k_gb_s: pq_4k_both.map(|both| both.0),
+        pq_4k_isal_gb_s: pq_4k_both.and_then(|both| both.1),
         decode_gb_s,
         memcpy_gb_s,
-        stripe_write_to_xor_ratio: stripe_write_gb_s / xor_gb_s,
-        stripe_write_to_pq_ratio: (parities == 2).then_some(stripe_write_gb_s / pq_gb_s),
-        stripe_write_copy_to_memcpy_ratio: stripe_write_copy_gb_s / memcpy_gb_s,
+        stripe_write_to_xor_ratio: ratio(stripe_write_gb_s, xor_gb_s),
+        stripe_write_to_pq_ratio: ratio(stripe_write_gb_s, pq_gb_s).filter(|_| parities == 2),
+        stripe_write_copy_to_memcpy_ratio: ratio(stripe_write_copy_gb_s, memcpy_gb_s),
     };
     output.print(&costs, |costs| costs_text(costs, &level_name(parities)))?;
     Ok(HEALTHY)
 }
 
+/// Model of the processor, as the kernel names it; otherwise the architecture.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or(std::env::consts::ARCH, |(_, model)| model.trim()).to_string()
+}
+
 fn costs_text(costs: &EngineCosts, level: &str) -> String {
     let chunks = costs.pq_chunks;
-    let mut rows = vec![
-        ("4 KiB write, sequential, queue depth 64".to_string(), format!("{:.0} ns", costs.write_4k_ns)),
-        ("    allocations in it".into(), format!("{:.3}", costs.write_4k_allocations)),
-        ("4 KiB read, random, queue depth 64".into(), format!("{:.0} ns", costs.read_4k_ns)),
-        (
-            "256 KiB stripe writes, members touch no data".into(),
-            format!("{:.2} GB/s", costs.stripe_write_gb_s),
-        ),
-        ("    this machine's XOR of as much".into(), format!("{:.2} GB/s", costs.xor_gb_s)),
-        ("    ratio".into(), format!("{:.2}", costs.stripe_write_to_xor_ratio)),
+    let rate = |rate: f64| format!("{rate:.2} GB/s");
+    let ratio = |ratio: f64| format!("{ratio:.2}");
+    let ns = |ns: f64| format!("{ns:.0} ns");
+    let rows = [
+        ("4 KiB write, sequential, queue depth 64".to_string(), costs.write_4k_ns.map(ns)),
+        ("    processor time".into(), costs.write_4k_cpu_ns.map(ns)),
+        ("    allocations in it".into(), costs.write_4k_allocations.map(|count| format!("{count:.3}"))),
+        ("4 KiB read, random, queue depth 64".into(), costs.read_4k_ns.map(ns)),
+        ("    processor time".into(), costs.read_4k_cpu_ns.map(ns)),
+        ("256 KiB stripe writes, members touch no data".into(), costs.stripe_write_gb_s.map(rate)),
+        ("    XOR of as much".into(), costs.xor_gb_s.map(rate)),
+        ("    ratio".into(), costs.stripe_write_to_xor_ratio.map(ratio)),
+        ("    ratio to P and Q of as much".into(), costs.stripe_write_to_pq_ratio.map(ratio)),
+        ("256 KiB stripe writes, members copy to memory".into(), costs.stripe_write_copy_gb_s.map(rate)),
+        ("    this machine's memcpy of as much".into(), costs.memcpy_gb_s.map(rate)),
+        ("    ratio".into(), costs.stripe_write_copy_to_memcpy_ratio.map(ratio)),
+        (format!("P and Q of {chunks} chunks of 64 KiB"), costs.pq_gb_s.map(rate)),
+        ("    by ISA-L".into(), costs.pq_isal_gb_s.map(rate)),
+        (format!("P and Q of {chunks} chunks of 4 KiB"), costs.pq_4k_gb_s.map(rate)),
+        ("    by ISA-L".into(), costs.pq_4k_isal_gb_s.map(rate)),
+        (format!("one of two lost chunks from {chunks} of 64 KiB"), costs.decode_gb_s.map(rate)),
     ];
-    if let Some(ratio) = costs.stripe_write_to_pq_ratio {
-        rows.push(("    ratio to P and Q of as much".into(), format!("{ratio:.2}")));
-    }
-    rows.extend([
-        (
-            "256 KiB stripe writes, members copy to memory".into(),
-            format!("{:.2} GB/s", costs.stripe_write_copy_gb_s),
-        ),
-        ("    this machine's memcpy of as much".into(), format!("{:.2} GB/s", costs.memcpy_gb_s)),
-        ("    ratio".into(), format!("{:.2}", costs.stripe_write_copy_to_memcpy_ratio)),
-        (format!("P and Q of {chunks} chunks of 64 KiB"), format!("{:.2} GB/s", costs.pq_gb_s)),
-        (format!("P and Q of {chunks} chunks of 4 KiB"), format!("{:.2} GB/s", costs.pq_4k_gb_s)),
-        (format!("one of two lost chunks from {chunks} of 64 KiB"), format!("{:.2} GB/s", costs.decode_gb_s)),
-    ]);
     let parities = costs.members - DATA_CHUNKS;
-    let mut text = format!("{level} {DATA_CHUNKS}+{parities}, 64 KiB chunks, one core\n");
+    let mut text = format!(
+        "{level} {DATA_CHUNKS}+{parities}, 64 KiB chunks, one core\n{} ({})\n",
+        costs.processor, costs.instructions
+    );
     for (what, figure) in rows {
-        text += &format!("  {what:<48} {figure:>12}\n");
+        if let Some(figure) = figure {
+            text += &format!("  {what:<48} {figure:>12}\n");
+        }
     }
     text
+}
+
+/// Cost of a request: nanoseconds by the wall clock, nanoseconds of processor time of this thread, and allocations.
+type Cost = [f64; 3];
+
+/// The start of a measurement.
+struct Started {
+    wall: Instant,
+    cpu_seconds: f64,
+    allocations: u64,
+}
+
+impl Started {
+    fn now() -> Started {
+        Started { wall: Instant::now(), cpu_seconds: thread_seconds(), allocations: allocations() }
+    }
+
+    /// Cost of each of `count` requests since the start.
+    fn cost(&self, count: u64) -> Cost {
+        let cpu_ns = (thread_seconds() - self.cpu_seconds) * 1e9;
+        let ns = self.wall.elapsed().as_nanos() as f64;
+        let allocated = (allocations() - self.allocations) as f64;
+        [ns, cpu_ns, allocated].map(|all| all / count as f64)
+    }
 }
 
 /// A [`NullDrive`] that copies the written data to memory.
@@ -225,13 +378,11 @@ fn begin(output: Output, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// Medians of the two values that `round` returns, over this number of rounds after a warm-up. Rounds are numbered from
-/// 1.
-fn medians(rounds: usize, round: impl Fn(u64) -> Result<(f64, f64)>) -> Result<(f64, f64)> {
+/// Medians of the values that `round` returns, over this number of rounds after a warm-up. Rounds are numbered from 1.
+fn medians<const N: usize>(rounds: usize, round: impl Fn(u64) -> Result<[f64; N]>) -> Result<[f64; N]> {
     round(0)?;
     let rounds = (1..=rounds as u64).map(round).collect::<Result<Vec<_>>>()?;
-    let (first, second) = rounds.into_iter().unzip();
-    Ok((median(first), median(second)))
+    Ok(std::array::from_fn(|value| median(rounds.iter().map(|round| round[value]).collect())))
 }
 
 fn median(mut rounds: Vec<f64>) -> f64 {
@@ -276,18 +427,18 @@ impl Bench {
         Ok(done)
     }
 
-    /// Keeps `depth` commands in flight until `count` of them have completed, and returns seconds and allocations.
-    /// Buffers are reused.
+    /// Keeps `depth` commands in flight until `count` of them have completed, and returns the cost of each. Buffers are
+    /// reused.
     fn stream(
         &self,
         count: u64,
         depth: usize,
         bytes: usize,
         command: impl Fn(u64, Buf) -> Command,
-    ) -> Result<(f64, f64)> {
+    ) -> Result<Cost> {
         let mut spare: Vec<Buf> = (0..depth).map(|_| Buf::copy_of(&vec![0x5a; bytes])).collect();
         let mut queue: VecDeque<Completion> = VecDeque::with_capacity(depth);
-        let (started, allocated) = (Instant::now(), allocations());
+        let started = Started::now();
         let (mut submitted, mut completed) = (0, 0);
         while completed < count {
             while submitted < count
@@ -314,7 +465,7 @@ impl Bench {
                 completed += 1;
             }
         }
-        Ok((started.elapsed().as_secs_f64(), (allocations() - allocated) as f64))
+        Ok(started.cost(count))
     }
 
     fn reset(&self) -> Result<()> {
@@ -322,70 +473,66 @@ impl Bench {
         Ok(())
     }
 
-    /// Median seconds and allocations of the rounds, after a warm-up.
-    fn rounds(&self, round: impl Fn() -> Result<(f64, f64)>) -> Result<(f64, f64)> {
-        medians(self.rounds, |_| round())
-    }
-
-    fn small_writes(&self) -> Result<(f64, f64)> {
-        let (seconds, allocated) = self.rounds(|| {
+    fn small_writes(&self) -> Result<Cost> {
+        medians(self.rounds, |_| {
             self.reset()?;
             // The first writes open the zone, which allocates once.
             self.stream(WARM_UP, SMALL_DEPTH, BLOCK, |n, data| Command::write(Lba(n), data, false))?;
             self.stream(SMALL_WRITES, SMALL_DEPTH, BLOCK, |n, data| {
                 Command::write(Lba(WARM_UP + n), data, false)
             })
-        })?;
-        let writes = SMALL_WRITES as f64;
-        Ok((seconds * 1e9 / writes, allocated / writes))
+        })
     }
 
-    /// Reads the blocks of the small writes.
-    fn small_reads(&self) -> Result<f64> {
+    fn small_reads(&self) -> Result<Cost> {
+        self.stream(SMALL_WRITES, SMALL_DEPTH, BLOCK, |n, data| Command::write(Lba(n), data, false))?;
         let mut rng = Rng::new(1);
         let places: Vec<Lba> = (0..READS).map(|_| Lba(rng.below(SMALL_WRITES))).collect();
-        let (seconds, _) = self.rounds(|| {
+        medians(self.rounds, |_| {
             self.stream(READS, SMALL_DEPTH, BLOCK, |n, data| Command::read(places[n as usize], data))
-        })?;
-        Ok(seconds * 1e9 / READS as f64)
+        })
     }
 
     fn stripe_writes(&self) -> Result<f64> {
         let blocks = (STRIPE_BYTES / BLOCK) as u64;
-        let (seconds, _) = self.rounds(|| {
+        let [_, cpu_ns, _] = medians(self.rounds, |_| {
             self.reset()?;
             self.stream(STRIPE_WRITES, STRIPE_DEPTH, STRIPE_BYTES, |n, data| {
                 Command::write(Lba(n * blocks), data, false)
             })
         })?;
-        Ok(STRIPE_WRITES as f64 * STRIPE_BYTES as f64 / seconds / 1e9)
+        Ok(STRIPE_BYTES as f64 / cpu_ns)
     }
 }
 
-/// Throughput of `work`, which processes this number of data bytes, in GB/s.
-fn rate(rounds: usize, bytes: usize, mut work: impl FnMut(u64)) -> f64 {
-    let count = STRIPE_WRITES * STRIPE_BYTES as u64 / bytes as u64;
-    let mut seconds = Vec::new();
+/// Throughput of each of `works`, which process this number of data bytes, in GB/s, from alternating rounds.
+fn rates<const N: usize>(rounds: usize, bytes: usize, mut works: [&mut dyn FnMut(u64); N]) -> [f64; N] {
+    let count = (STRIPE_WRITES * STRIPE_BYTES as u64 / bytes as u64).max(1);
+    let mut cpu_ns = [const { Vec::new() }; N];
     for _ in 0..=rounds {
-        let started = Instant::now();
-        (0..count).for_each(&mut work);
-        seconds.push(started.elapsed().as_secs_f64());
+        for (work, cpu_ns) in works.iter_mut().zip(&mut cpu_ns) {
+            let started = Started::now();
+            (0..count).for_each(&mut **work);
+            let [_, each, _] = started.cost(count);
+            cpu_ns.push(each);
+        }
     }
-    count as f64 * bytes as f64 / median(seconds.split_off(1)) / 1e9
+    cpu_ns.map(|mut cpu_ns| bytes as f64 / median(cpu_ns.split_off(1)))
 }
 
-fn xor(rounds: usize) -> f64 {
-    let stripe = vec![0x5a_u8; STRIPE_BYTES];
-    let mut parity = vec![0_u8; CHUNK_BYTES];
-    rate(rounds, STRIPE_BYTES, |_| {
-        let (first, second) = black_box(&stripe).split_at(STRIPE_BYTES / 2);
-        let ((a, b), (c, d)) = (first.split_at(CHUNK_BYTES), second.split_at(CHUNK_BYTES));
-        // One pass over all sources, as the best implementations do.
-        for (p, (((a, b), c), d)) in parity.iter_mut().zip(a.iter().zip(b).zip(c).zip(d)) {
-            *p = a ^ b ^ c ^ d;
-        }
-        black_box(&parity);
-    })
+fn xor(rounds: usize) -> Result<f64> {
+    let mut stripe = pq_stripe(DATA_CHUNKS, CHUNK_BYTES);
+    let (data, parity) = stripe.split_at_mut(DATA_CHUNKS);
+    let parity = parity[0].as_mut().context("the buffer is shared")?;
+    let [rate] = rates(
+        rounds,
+        STRIPE_BYTES,
+        [&mut |_| {
+            xor::xor_all(parity, black_box(data));
+            black_box(&parity);
+        }],
+    );
+    Ok(rate)
 }
 
 /// Data chunks of a stripe for measuring P and Q if the array has no Q.
@@ -396,15 +543,35 @@ fn pq_stripe(chunks: usize, chunk_bytes: usize) -> Vec<Buf> {
     (0..chunks + 2).map(|n| Buf::copy_of(&vec![n as u8; chunk_bytes])).collect()
 }
 
-fn pq(rounds: usize, chunks: usize, chunk_bytes: usize) -> Result<f64> {
-    let mut stripe = pq_stripe(chunks, chunk_bytes);
+/// Runs of a kernel of P and Q between two looks at anything else.
+const PQ_TIMES: usize = 16;
+
+/// P and Q by the engine, and by ISA-L if it is installed.
+fn pq(rounds: usize, chunks: usize, chunk_bytes: usize) -> Result<(f64, Option<f64>)> {
+    let (mut stripe, mut other) = (pq_stripe(chunks, chunk_bytes), pq_stripe(0, chunk_bytes));
     let (data, parity) = stripe.split_at_mut(chunks);
+    let data = &*data;
     let (p, q) = parity.split_at_mut(1);
     let (p, q) = p[0].as_mut().zip(q[0].as_mut()).context("the buffers are shared")?;
-    Ok(rate(rounds, chunks * chunk_bytes, |_| {
-        pq::pq_all(p, q, black_box(data));
+    let (p_isal, q_isal) = other.split_at_mut(1);
+    let (p_isal, q_isal) = p_isal[0].as_mut().zip(q_isal[0].as_mut()).context("the buffers are shared")?;
+    let mut ours = |_| {
+        for _ in 0..PQ_TIMES {
+            pq::pq_all(p, q, black_box(data));
+        }
         black_box((&p, &q));
-    }))
+    };
+    let bytes = PQ_TIMES * chunks * chunk_bytes;
+    let Some(isal) = Isal::load() else {
+        let [ours] = rates(rounds, bytes, [&mut ours]);
+        return Ok((ours, None));
+    };
+    let mut theirs = |_| {
+        isal.pq(p_isal, q_isal, black_box(data), PQ_TIMES);
+        black_box((&p_isal, &q_isal));
+    };
+    let [ours, theirs] = rates(rounds, bytes, [&mut ours, &mut theirs]);
+    Ok((ours, Some(theirs)))
 }
 
 fn decode(rounds: usize, chunks: usize) -> Result<f64> {
@@ -413,20 +580,30 @@ fn decode(rounds: usize, chunks: usize) -> Result<f64> {
     let recipe = solve((1 << stored.len()) - 4, &stored, Sum::data(1)).context("it cannot be decoded")?;
     let (lost, present) = stripe.split_at_mut(2);
     let target = lost[1].as_mut().context("the buffer is shared")?;
-    Ok(rate(rounds, chunks * CHUNK_BYTES, |_| {
-        recipe.run(target, black_box(present));
-        black_box(&target);
-    }))
+    let [rate] = rates(
+        rounds,
+        chunks * CHUNK_BYTES,
+        [&mut |_| {
+            recipe.run(target, black_box(present));
+            black_box(&target);
+        }],
+    );
+    Ok(rate)
 }
 
 fn memcpy(rounds: usize, members: usize) -> f64 {
     let stripe = vec![0x5a_u8; members * CHUNK_BYTES];
     let mut members = vec![vec![1_u8; COPY_BYTES]; members];
-    rate(rounds, STRIPE_BYTES, |n| {
-        let at = n as usize * CHUNK_BYTES % COPY_BYTES;
-        for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
-            member[at..at + CHUNK_BYTES].copy_from_slice(chunk);
-        }
-        black_box(&members);
-    })
+    let [rate] = rates(
+        rounds,
+        STRIPE_BYTES,
+        [&mut |n| {
+            let at = n as usize * CHUNK_BYTES % COPY_BYTES;
+            for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
+                member[at..at + CHUNK_BYTES].copy_from_slice(chunk);
+            }
+            black_box(&members);
+        }],
+    );
+    rate
 }

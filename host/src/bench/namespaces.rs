@@ -5,7 +5,7 @@
 //! and the executor. The same requests without a namespace are measured for comparison.
 
 use super::{
-    begin,
+    Cost, begin,
     idle::{self, Idle, REQUESTS},
     medians,
 };
@@ -30,16 +30,21 @@ const DEPTH: u64 = 64;
 
 #[derive(Serialize)]
 struct NamespaceCosts {
-    /// Sequential 4 KiB writes at queue depth 1, and at 64.
+    /// Sequential 4 KiB writes at queue depth 1, and at 64: wall-clock and processor time.
     write_4k_alone_ns: f64,
+    write_4k_alone_cpu_ns: f64,
     write_4k_ns: f64,
+    write_4k_cpu_ns: f64,
     write_4k_allocations: f64,
     /// The same for reads.
     read_4k_alone_ns: f64,
+    read_4k_alone_cpu_ns: f64,
     read_4k_ns: f64,
+    read_4k_cpu_ns: f64,
     read_4k_allocations: f64,
     /// Requests to the drive itself at queue depth 64: the cost of the tasks that make them.
     drive_4k_ns: f64,
+    drive_4k_cpu_ns: f64,
 }
 
 /// Runs the benchmark and prints the results.
@@ -52,29 +57,41 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         Rc::new(runtime.block_on(namespace, || false).context("the drive does not answer")??);
     device.idle();
     let of = |writes, depth| medians(rounds, |_| play(&runtime, &namespace, writes, depth));
-    let ((write_alone, _), (write, write_allocations)) = (of(true, 1)?, of(true, DEPTH)?);
-    let ((read_alone, _), (read, read_allocations)) = (of(false, 1)?, of(false, DEPTH)?);
+    let ([write_alone, write_alone_cpu, _], [write, write_cpu, write_allocations]) =
+        (of(true, 1)?, of(true, DEPTH)?);
+    let ([read_alone, read_alone_cpu, _], [read, read_cpu, read_allocations]) =
+        (of(false, 1)?, of(false, DEPTH)?);
     let below: Rc<dyn ZonedDevice> = device;
-    let (drive, _) = medians(rounds, |_| play(&runtime, &below, false, DEPTH))?;
+    let [drive, drive_cpu, _] = medians(rounds, |_| play(&runtime, &below, false, DEPTH))?;
     let costs = NamespaceCosts {
         write_4k_alone_ns: write_alone,
+        write_4k_alone_cpu_ns: write_alone_cpu,
         write_4k_ns: write,
+        write_4k_cpu_ns: write_cpu,
         write_4k_allocations: write_allocations,
         read_4k_alone_ns: read_alone,
+        read_4k_alone_cpu_ns: read_alone_cpu,
         read_4k_ns: read,
+        read_4k_cpu_ns: read_cpu,
         read_4k_allocations: read_allocations,
         drive_4k_ns: drive,
+        drive_4k_cpu_ns: drive_cpu,
     };
     runtime.clear();
     output.print(&costs, |costs| {
         let lines = [
             ("4 KiB write, queue depth 1", costs.write_4k_alone_ns, "ns"),
+            ("    processor time", costs.write_4k_alone_cpu_ns, "ns"),
             ("4 KiB write, queue depth 64", costs.write_4k_ns, "ns"),
+            ("    processor time", costs.write_4k_cpu_ns, "ns"),
             ("    allocations in it", costs.write_4k_allocations, ""),
             ("4 KiB read, queue depth 1", costs.read_4k_alone_ns, "ns"),
+            ("    processor time", costs.read_4k_alone_cpu_ns, "ns"),
             ("4 KiB read, queue depth 64", costs.read_4k_ns, "ns"),
+            ("    processor time", costs.read_4k_cpu_ns, "ns"),
             ("    allocations in it", costs.read_4k_allocations, ""),
             ("4 KiB read of the drive, queue depth 64", costs.drive_4k_ns, "ns"),
+            ("    processor time", costs.drive_4k_cpu_ns, "ns"),
         ];
         let line = |(what, value, unit): (&str, f64, &str)| match unit {
             "" => format!("  {what:<48} {value:>12.3}\n"),
@@ -95,8 +112,8 @@ async fn make(runtime: &Runtime, device: Rc<Idle>) -> Result<Namespace> {
     Ok(namespaces.add(spec).await?)
 }
 
-/// Nanoseconds and allocations per sequential request. A round of writes starts with an empty zone.
-fn play(runtime: &Runtime, device: &Rc<dyn ZonedDevice>, writes: bool, depth: u64) -> Result<(f64, f64)> {
+/// Cost of a sequential request. A round of writes starts with an empty zone.
+fn play(runtime: &Runtime, device: &Rc<dyn ZonedDevice>, writes: bool, depth: u64) -> Result<Cost> {
     if writes {
         let reset = device.submit(Command::Reset { zones: Zones::One(ZoneIndex(0)) });
         runtime.block_on(reset, || false).context("the namespace does not answer")?.result?;

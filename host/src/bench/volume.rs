@@ -4,11 +4,11 @@
 //! The volume lies on a drive shaped like a ZN540 that completes at once and, once the volume exists, neither stores
 //! nor reads data; the whole map is in memory. So this is the cost of the volume's own code: the map, groups and their
 //! headers, copies of the data into groups, the codec, and the executor. The data to be compressed are invented words,
-//! which LZ4 halves, and noise. Times are wall-clock. Larger compression units are measured on a drive that stores data
-//! in memory.
+//! which LZ4 halves, and noise. Times are wall-clock, and processor time of the engine's thread; ratios are of processor
+//! time. Larger compression units are measured on a drive that stores data in memory.
 
 use super::{
-    begin,
+    BenchRow, BenchRows, Cost, begin,
     idle::{self, Idle, REQUESTS},
     medians,
 };
@@ -45,18 +45,25 @@ const WORDS: u64 = 100;
 
 #[derive(Serialize)]
 struct VolumeCosts {
-    /// 4 KiB writes at random places, queue depth 64.
-    write_4k_random_ns: f64,
-    write_4k_random_allocations: f64,
-    /// Blocks written to the drive per block of the user.
-    write_amplification: f64,
-    /// 4 KiB reads at random places, queue depth 64.
-    read_4k_random_ns: f64,
+    #[serde(flatten)]
+    plain: PlainCosts,
     lone_writes: Vec<LoneWriteCosts>,
     pools: Vec<PoolCosts>,
     snapshots: Vec<SnapshotCosts>,
     compression: Vec<CompressionCosts>,
     units: Vec<UnitCosts>,
+}
+
+/// Cost of 4 KiB requests at random places of a volume, queue depth 64; `None` if not measured.
+#[derive(Default, Serialize)]
+struct PlainCosts {
+    write_4k_random_ns: Option<f64>,
+    write_4k_random_cpu_ns: Option<f64>,
+    write_4k_random_allocations: Option<f64>,
+    /// Blocks written to the drive per block of the user.
+    write_amplification: Option<f64>,
+    read_4k_random_ns: Option<f64>,
+    read_4k_random_cpu_ns: Option<f64>,
 }
 
 /// Cost of 4 KiB writes at random places, one at a time, without compression.
@@ -65,6 +72,7 @@ struct LoneWriteCosts {
     /// `words` or `noise`.
     data: &'static str,
     write_4k_ns: f64,
+    write_4k_cpu_ns: f64,
     /// Blocks written to the drive for each.
     blocks: f64,
 }
@@ -74,8 +82,10 @@ struct LoneWriteCosts {
 struct PoolCosts {
     volumes: u64,
     write_4k_random_ns: f64,
+    write_4k_random_cpu_ns: f64,
     write_4k_random_allocations: f64,
     read_4k_random_ns: f64,
+    read_4k_random_cpu_ns: f64,
     /// Time relative to one volume without a pool, from alternating rounds.
     write_overhead: f64,
     read_overhead: f64,
@@ -86,7 +96,9 @@ struct PoolCosts {
 struct SnapshotCosts {
     snapshots: u64,
     write_4k_random_ns: f64,
+    write_4k_random_cpu_ns: f64,
     read_4k_random_ns: f64,
+    read_4k_random_cpu_ns: f64,
     /// Time relative to a volume of a pool without snapshots, from alternating rounds.
     write_overhead: f64,
     read_overhead: f64,
@@ -99,9 +111,11 @@ struct CompressionCosts {
     /// Threads that compress, beside the engine's.
     threads: usize,
     write_words_ns: f64,
+    write_words_cpu_ns: f64,
     /// Compression ratio of words.
     words_ratio: f64,
     write_noise_ns: f64,
+    write_noise_cpu_ns: f64,
     /// Time relative to uncompressed writes, from alternating rounds.
     noise_overhead: f64,
 }
@@ -113,10 +127,12 @@ struct UnitCosts {
     unit_bytes: u64,
     /// Per 4 KiB of such a write.
     write_64k_ns: f64,
+    write_64k_cpu_ns: f64,
     /// Compression ratio of words.
     words_ratio: f64,
     /// 4 KiB reads at random places.
     read_4k_random_ns: f64,
+    read_4k_random_cpu_ns: f64,
 }
 
 /// Requests of a round with compression.
@@ -204,142 +220,200 @@ impl Drop for VolumeRig {
     }
 }
 
-/// Runs the benchmark and prints the results.
-pub fn run(output: Output, rounds: usize) -> Result<u8> {
+/// Parts of the benchmark.
+const ROWS: [BenchRow; 6] = [
+    BenchRow::Volume,
+    BenchRow::LoneWrites,
+    BenchRow::Pools,
+    BenchRow::Snapshots,
+    BenchRow::Compression,
+    BenchRow::Units,
+];
+
+/// Default number of volumes of the larger pool.
+pub const VOLUMES: u32 = 100;
+
+/// Most volumes of a pool that is measured.
+pub const MOST_VOLUMES: u32 = 10_000;
+
+/// Runs these parts of the benchmark, or all, and prints the results. The larger of two pools has `volumes` volumes.
+pub fn run(output: Output, rounds: usize, volumes: u32, rows: &[BenchRow]) -> Result<u8> {
     begin(output, rounds)?;
-    let costs = measured(rounds)?;
-    output.print(&costs, |costs| {
-        let line = |what: &str, ns: f64| format!("  {what:<48} {ns:>9.0} ns\n");
-        let figure = |what: &str, figure: f64| format!("  {what:<48} {figure:>12.3}\n");
-        let head = ["compression", "threads besides", "4 KiB write of words", "ratio", "of noise", "to off"];
-        let row = |row: &CompressionCosts| {
-            vec![
-                row.compression.to_string(),
-                row.threads.to_string(),
-                format!("{:.0} ns", row.write_words_ns),
-                format!("{:.2}", row.words_ratio),
-                format!("{:.0} ns", row.write_noise_ns),
-                format!("{:.3}", row.noise_overhead),
-            ]
-        };
-        let compression = table_of(head, &costs.compression, row);
-        let head = ["compression", "unit", "4 KiB of a 64 KiB write of words", "ratio", "4 KiB read, random"];
-        let row = |row: &UnitCosts| {
-            vec![
-                row.compression.to_string(),
-                show(row.unit_bytes),
-                format!("{:.0} ns", row.write_64k_ns),
-                format!("{:.2}", row.words_ratio),
-                format!("{:.0} ns", row.read_4k_random_ns),
-            ]
-        };
-        let units = table_of(head, &costs.units, row);
-        let head = ["4 KiB write, one at a time, of", "time", "blocks written for each"];
-        let row = |row: &LoneWriteCosts| {
-            vec![row.data.to_string(), format!("{:.0} ns", row.write_4k_ns), format!("{:.3}", row.blocks)]
-        };
-        let lone_writes = table_of(head, &costs.lone_writes, row);
-        let head = [
-            "volumes of a pool",
-            "4 KiB write",
-            "to one volume",
-            "allocations",
-            "4 KiB read",
-            "to one volume",
-        ];
-        let row = |row: &PoolCosts| {
-            vec![
-                row.volumes.to_string(),
-                format!("{:.0} ns", row.write_4k_random_ns),
-                format!("{:.3}", row.write_overhead),
-                format!("{:.3}", row.write_4k_random_allocations),
-                format!("{:.0} ns", row.read_4k_random_ns),
-                format!("{:.3}", row.read_overhead),
-            ]
-        };
-        let pools = table_of(head, &costs.pools, row);
-        let head = ["snapshots of a volume", "4 KiB write", "to none", "4 KiB read", "to none"];
-        let row = |row: &SnapshotCosts| {
-            vec![
-                row.snapshots.to_string(),
-                format!("{:.0} ns", row.write_4k_random_ns),
-                format!("{:.3}", row.write_overhead),
-                format!("{:.0} ns", row.read_4k_random_ns),
-                format!("{:.3}", row.read_overhead),
-            ]
-        };
-        let snapshots = table_of(head, &costs.snapshots, row);
-        [
-            "a volume on a drive that answers at once, one core\n".to_string(),
-            line("4 KiB write, random, queue depth 64", costs.write_4k_random_ns),
-            figure("    allocations in it", costs.write_4k_random_allocations),
-            figure("    blocks written for each", costs.write_amplification),
-            line("4 KiB read, random, queue depth 64", costs.read_4k_random_ns),
-            "\n".into(),
-            lone_writes,
-            "\n".into(),
-            pools,
-            "\n".into(),
-            snapshots,
-            "\n".into(),
-            compression,
-            "\n".into(),
-            units,
-        ]
-        .concat()
-    })?;
+    let rows = BenchRows::new(output, rows, &ROWS)?;
+    let costs = measured(rounds, volumes.into(), &rows)?;
+    rows.bar.finish_and_clear();
+    output.print(&costs, text)?;
     Ok(HEALTHY)
 }
 
-/// A table with these heads and a row for each of the costs.
-fn table_of<C, const N: usize>(heads: [&str; N], costs: &[C], row: impl Fn(&C) -> Vec<String>) -> String {
-    let heads = std::iter::once(heads.map(String::from).to_vec());
-    table(&heads.chain(costs.iter().map(row)).collect::<Vec<_>>())
+fn text(costs: &VolumeCosts) -> String {
+    let both = |ns: f64, cpu_ns: f64| [format!("{ns:.0} ns"), format!("{cpu_ns:.0} ns")];
+    let mut parts = vec!["a volume on a drive that answers at once, one core\n".to_string()];
+    let line = |what: &str, ns: Option<f64>| ns.map(|ns| format!("  {what:<48} {ns:>9.0} ns\n"));
+    let figure =
+        |what: &str, figure: Option<f64>| figure.map(|figure| format!("  {what:<48} {figure:>12.3}\n"));
+    let plain = &costs.plain;
+    let lines = [
+        line("4 KiB write, random, queue depth 64", plain.write_4k_random_ns),
+        line("    processor time", plain.write_4k_random_cpu_ns),
+        figure("    allocations in it", plain.write_4k_random_allocations),
+        figure("    blocks written for each", plain.write_amplification),
+        line("4 KiB read, random, queue depth 64", plain.read_4k_random_ns),
+        line("    processor time", plain.read_4k_random_cpu_ns),
+    ];
+    parts.extend(lines.into_iter().flatten());
+    let head = ["4 KiB write, one at a time, of", "time", "processor", "blocks written for each"];
+    parts.push(table_of(head, &costs.lone_writes, |row| {
+        let [ns, cpu] = both(row.write_4k_ns, row.write_4k_cpu_ns);
+        vec![row.data.to_string(), ns, cpu, format!("{:.3}", row.blocks)]
+    }));
+    let head = [
+        "volumes of a pool",
+        "4 KiB write",
+        "processor",
+        "to one volume",
+        "allocations",
+        "4 KiB read",
+        "processor",
+        "to one volume",
+    ];
+    parts.push(table_of(head, &costs.pools, |row| {
+        let [write, write_cpu] = both(row.write_4k_random_ns, row.write_4k_random_cpu_ns);
+        let [read, read_cpu] = both(row.read_4k_random_ns, row.read_4k_random_cpu_ns);
+        let allocations = format!("{:.3}", row.write_4k_random_allocations);
+        let [write_ratio, read_ratio] =
+            [row.write_overhead, row.read_overhead].map(|ratio| format!("{ratio:.3}"));
+        vec![row.volumes.to_string(), write, write_cpu, write_ratio, allocations, read, read_cpu, read_ratio]
+    }));
+    let head = [
+        "snapshots of a volume",
+        "4 KiB write",
+        "processor",
+        "to none",
+        "4 KiB read",
+        "processor",
+        "to none",
+    ];
+    parts.push(table_of(head, &costs.snapshots, |row| {
+        let [write, write_cpu] = both(row.write_4k_random_ns, row.write_4k_random_cpu_ns);
+        let [read, read_cpu] = both(row.read_4k_random_ns, row.read_4k_random_cpu_ns);
+        let [write_ratio, read_ratio] =
+            [row.write_overhead, row.read_overhead].map(|ratio| format!("{ratio:.3}"));
+        vec![row.snapshots.to_string(), write, write_cpu, write_ratio, read, read_cpu, read_ratio]
+    }));
+    let head = [
+        "compression",
+        "threads besides",
+        "4 KiB write of words",
+        "processor",
+        "ratio",
+        "of noise",
+        "processor",
+        "to off",
+    ];
+    parts.push(table_of(head, &costs.compression, |row| {
+        let [words, words_cpu] = both(row.write_words_ns, row.write_words_cpu_ns);
+        let [noise, noise_cpu] = both(row.write_noise_ns, row.write_noise_cpu_ns);
+        let (ratio, overhead) = (format!("{:.2}", row.words_ratio), format!("{:.3}", row.noise_overhead));
+        let (codec, threads) = (row.compression.to_string(), row.threads.to_string());
+        vec![codec, threads, words, words_cpu, ratio, noise, noise_cpu, overhead]
+    }));
+    let head = [
+        "compression",
+        "unit",
+        "4 KiB of a 64 KiB write of words",
+        "processor",
+        "ratio",
+        "4 KiB read, random",
+        "processor",
+    ];
+    parts.push(table_of(head, &costs.units, |row| {
+        let [write, write_cpu] = both(row.write_64k_ns, row.write_64k_cpu_ns);
+        let [read, read_cpu] = both(row.read_4k_random_ns, row.read_4k_random_cpu_ns);
+        let (codec, unit) = (row.compression.to_string(), show(row.unit_bytes));
+        vec![codec, unit, write, write_cpu, format!("{:.2}", row.words_ratio), read, read_cpu]
+    }));
+    parts.concat()
 }
 
-fn measured(rounds: usize) -> Result<VolumeCosts> {
-    let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
-    let plain = noise();
-    let (write_ns, allocations) = medians(rounds, |round| play(&rig, &plain, random(&rig, REQUESTS, round)))?;
-    let (read_ns, _) = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
-    let amplification = rig.volume.status().written.amplification();
-    drop(rig);
-    let lone_writes =
-        [lone_writes(rounds, "words", &words())?, lone_writes(rounds, "noise", &noise())?].into();
-    let pools = [1, 100].into_iter().map(|volumes| pool_costs(rounds, volumes)).collect::<Result<_>>()?;
-    let snapshots = [0, 1, 200].into_iter().map(|snapshots| snapshot_costs(rounds, snapshots));
-    let snapshots = snapshots.collect::<Result<_>>()?;
-    let mut compression = Vec::new();
-    for (codec, helped) in
-        [("off", false), ("lz4", false), ("lz4", true), ("zstd:1", false), ("zstd:1", true), ("zstd:3", true)]
-    {
-        compression.extend(compressed(rounds, codec.parse().map_err(Error::msg)?, helped)?);
+/// A table with these heads and a row for each of the costs, behind an empty line; nothing if there are none.
+fn table_of<C, const N: usize>(heads: [&str; N], costs: &[C], row: impl Fn(&C) -> Vec<String>) -> String {
+    if costs.is_empty() {
+        return String::new();
     }
-    let mut units = Vec::new();
-    for codec in ["lz4", "zstd:1"] {
-        for unit in [4 << 10, 16 << 10, 64 << 10].into_iter().filter_map(Unit::from_bytes) {
-            units.push(unit_costs(rounds, codec.parse().map_err(Error::msg)?, unit)?);
+    let heads = std::iter::once(heads.map(String::from).to_vec());
+    "\n".to_string() + &table(&heads.chain(costs.iter().map(row)).collect::<Vec<_>>())
+}
+
+fn measured(rounds: usize, volumes: u64, rows: &BenchRows) -> Result<VolumeCosts> {
+    let plain = rows.measure(BenchRow::Volume, || plain_costs(rounds))?;
+    let lone_writes = rows.measure(BenchRow::LoneWrites, || {
+        Ok(vec![lone_writes(rounds, "words", &words())?, lone_writes(rounds, "noise", &noise())?])
+    })?;
+    let pools = rows.measure(BenchRow::Pools, || {
+        [1, volumes].into_iter().map(|volumes| pool_costs(rounds, volumes)).collect::<Result<_>>()
+    })?;
+    let snapshots = rows.measure(BenchRow::Snapshots, || {
+        [0, 1, 200].into_iter().map(|snapshots| snapshot_costs(rounds, snapshots)).collect::<Result<_>>()
+    })?;
+    let compression = rows.measure(BenchRow::Compression, || {
+        let mut compression = Vec::new();
+        for (codec, helped) in [
+            ("off", false),
+            ("lz4", false),
+            ("lz4", true),
+            ("zstd:1", false),
+            ("zstd:1", true),
+            ("zstd:3", true),
+        ] {
+            compression.extend(compressed(rounds, codec.parse().map_err(Error::msg)?, helped)?);
         }
-    }
+        Ok(compression)
+    })?;
+    let units = rows.measure(BenchRow::Units, || {
+        let mut units = Vec::new();
+        for codec in ["lz4", "zstd:1"] {
+            for unit in [4 << 10, 16 << 10, 64 << 10].into_iter().filter_map(Unit::from_bytes) {
+                units.push(unit_costs(rounds, codec.parse().map_err(Error::msg)?, unit)?);
+            }
+        }
+        Ok(units)
+    })?;
     Ok(VolumeCosts {
-        write_4k_random_ns: write_ns,
-        write_4k_random_allocations: allocations,
-        write_amplification: amplification,
-        read_4k_random_ns: read_ns,
-        lone_writes,
-        pools,
-        snapshots,
-        compression,
-        units,
+        plain: plain.unwrap_or_default(),
+        lone_writes: lone_writes.unwrap_or_default(),
+        pools: pools.unwrap_or_default(),
+        snapshots: snapshots.unwrap_or_default(),
+        compression: compression.unwrap_or_default(),
+        units: units.unwrap_or_default(),
+    })
+}
+
+fn plain_costs(rounds: usize) -> Result<PlainCosts> {
+    let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * REQUESTS)?;
+    let block = noise();
+    let writes = medians(rounds, |round| play(&rig, &block, random(&rig, REQUESTS, round)))?;
+    let reads = medians(rounds, |round| play(&rig, &[], random(&rig, REQUESTS, round)))?;
+    let amplification = rig.volume.status().written.amplification();
+    let [write_4k_random_ns, write_4k_random_cpu_ns, write_4k_random_allocations] = writes.map(Some);
+    let [read_4k_random_ns, read_4k_random_cpu_ns, _] = reads.map(Some);
+    Ok(PlainCosts {
+        write_4k_random_ns,
+        write_4k_random_cpu_ns,
+        write_4k_random_allocations,
+        write_amplification: Some(amplification),
+        read_4k_random_ns,
+        read_4k_random_cpu_ns,
     })
 }
 
 /// Cost of writes of these blocks, one at a time.
 fn lone_writes(rounds: usize, data: &'static str, blocks: &[Buf]) -> Result<LoneWriteCosts> {
     let rig = VolumeRig::new(Compression(None), (rounds as u64 + 1) * COMPRESSED)?;
-    let (write_4k_ns, _) =
+    let [write_4k_ns, write_4k_cpu_ns, _] =
         medians(rounds, |round| play_at(1, &rig, blocks, random(&rig, COMPRESSED, round)))?;
-    Ok(LoneWriteCosts { data, write_4k_ns, blocks: rig.volume.status().written.amplification() })
+    let blocks = rig.volume.status().written.amplification();
+    Ok(LoneWriteCosts { data, write_4k_ns, write_4k_cpu_ns, blocks })
 }
 
 /// Cost of a pool with so many volumes.
@@ -348,15 +422,18 @@ fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
     let (plain, pool) =
         (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, 0, writes)?);
     let block = noise();
-    let (write_4k_random_ns, write_overhead) = compared(rounds, (&plain, &pool), &block)?;
-    let (read_4k_random_ns, read_overhead) = compared(rounds, (&plain, &pool), &[])?;
-    let (_, write_4k_random_allocations) =
+    let [write_4k_random_ns, write_4k_random_cpu_ns, write_overhead] =
+        compared(rounds, (&plain, &pool), &block)?;
+    let [read_4k_random_ns, read_4k_random_cpu_ns, read_overhead] = compared(rounds, (&plain, &pool), &[])?;
+    let [.., write_4k_random_allocations] =
         medians(rounds, |round| play(&pool, &block, random(&pool, REQUESTS, round)))?;
     Ok(PoolCosts {
         volumes,
         write_4k_random_ns,
+        write_4k_random_cpu_ns,
         write_4k_random_allocations,
         read_4k_random_ns,
+        read_4k_random_cpu_ns,
         write_overhead,
         read_overhead,
     })
@@ -366,18 +443,26 @@ fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
 fn snapshot_costs(rounds: usize, snapshots: u64) -> Result<SnapshotCosts> {
     let writes = (rounds as u64 + 1) * REQUESTS;
     let rigs = (&VolumeRig::with_pool(1, 0, writes)?, &VolumeRig::with_pool(1, snapshots, writes)?);
-    let (write_4k_random_ns, write_overhead) = compared(rounds, rigs, &noise())?;
-    let (read_4k_random_ns, read_overhead) = compared(rounds, rigs, &[])?;
-    Ok(SnapshotCosts { snapshots, write_4k_random_ns, read_4k_random_ns, write_overhead, read_overhead })
+    let [write_4k_random_ns, write_4k_random_cpu_ns, write_overhead] = compared(rounds, rigs, &noise())?;
+    let [read_4k_random_ns, read_4k_random_cpu_ns, read_overhead] = compared(rounds, rigs, &[])?;
+    Ok(SnapshotCosts {
+        snapshots,
+        write_4k_random_ns,
+        write_4k_random_cpu_ns,
+        read_4k_random_ns,
+        read_4k_random_cpu_ns,
+        write_overhead,
+        read_overhead,
+    })
 }
 
-/// Time of requests to the second of two rigs, and relative to that of the first, from alternating rounds: writes of
-/// `blocks`, or reads if there are none.
-fn compared(rounds: usize, (plain, other): (&VolumeRig, &VolumeRig), blocks: &[Buf]) -> Result<(f64, f64)> {
+/// Time and processor time of requests to the second of two rigs, and the latter relative to that of the first, from
+/// alternating rounds: writes of `blocks`, or reads if there are none.
+fn compared(rounds: usize, (plain, other): (&VolumeRig, &VolumeRig), blocks: &[Buf]) -> Result<[f64; 3]> {
     medians(rounds, |round| {
-        let (without, _) = play(plain, blocks, random(plain, REQUESTS, round))?;
-        let (with, _) = play(other, blocks, random(other, REQUESTS, round))?;
-        Ok((with, with / without))
+        let [_, without, _] = play(plain, blocks, random(plain, REQUESTS, round))?;
+        let [ns, with, _] = play(other, blocks, random(other, REQUESTS, round))?;
+        Ok([ns, with, with / without])
     })
 }
 
@@ -395,11 +480,11 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
     let write = |rig: &VolumeRig, blocks: &[Buf], round| play(rig, blocks, random(rig, COMPRESSED, round));
     let (for_words, for_noise, plain) = (rig()?, rig()?, VolumeRig::new(Compression(None), writes)?);
     let (words, noise) = (words(), noise());
-    let (write_words_ns, _) = medians(rounds, |round| write(&for_words, &words, round))?;
-    let (write_noise_ns, noise_overhead) = medians(rounds, |round| {
-        let (without, _) = write(&plain, &noise, round)?;
-        let (with, _) = write(&for_noise, &noise, round)?;
-        Ok((with, with / without))
+    let [write_words_ns, write_words_cpu_ns, _] = medians(rounds, |round| write(&for_words, &words, round))?;
+    let [write_noise_ns, write_noise_cpu_ns, noise_overhead] = medians(rounds, |round| {
+        let [_, without, _] = write(&plain, &noise, round)?;
+        let [ns, with, _] = write(&for_noise, &noise, round)?;
+        Ok([ns, with, with / without])
     })?;
     let status = for_words.volume.status();
     let words_ratio = status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64;
@@ -407,8 +492,10 @@ fn compressed(rounds: usize, compression: Compression, helped: bool) -> Result<O
         compression,
         threads,
         write_words_ns,
+        write_words_cpu_ns,
         words_ratio,
         write_noise_ns,
+        write_noise_cpu_ns,
         noise_overhead,
     };
     Ok((threads > 0 || !helped).then_some(found))
@@ -421,18 +508,22 @@ fn unit_costs(rounds: usize, compression: Compression, unit: Unit) -> Result<Uni
         .chunks_exact(LARGE_BLOCKS as usize)
         .map(|blocks| Buf::copy_of(&blocks.iter().flat_map(|block| block.to_vec()).collect::<Vec<u8>>()))
         .collect();
-    let (ns, _) = medians(rounds, |_| play(&rig, &large, (0..LARGE).map(|at| at * LARGE_BLOCKS).collect()))?;
+    let write = |_| play(&rig, &large, (0..LARGE).map(|at| at * LARGE_BLOCKS).collect());
+    let [write_64k_ns, write_64k_cpu_ns, _] =
+        medians(rounds, write)?.map(|whole| whole / LARGE_BLOCKS as f64);
     let status = rig.volume.status();
-    let (read_4k_random_ns, _) = medians(rounds, |round| {
+    let [read_4k_random_ns, read_4k_random_cpu_ns, _] = medians(rounds, |round| {
         let mut rng = Rng::new(round);
         play(&rig, &[], (0..COMPRESSED).map(|_| rng.below(LARGE * LARGE_BLOCKS)).collect())
     })?;
     Ok(UnitCosts {
         compression,
         unit_bytes: unit.bytes() as u64,
-        write_64k_ns: ns / LARGE_BLOCKS as f64,
+        write_64k_ns,
+        write_64k_cpu_ns,
         words_ratio: status.mapped as f64 * BLOCK as f64 / status.held_bytes as f64,
         read_4k_random_ns,
+        read_4k_random_cpu_ns,
     })
 }
 
@@ -473,13 +564,13 @@ fn random(rig: &VolumeRig, requests: u64, round: u64) -> Vec<u64> {
 }
 
 /// As [`play_at`], at queue depth 64.
-fn play(rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
+fn play(rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<Cost> {
     play_at(DEPTH, rig, blocks, places)
 }
 
-/// Nanoseconds and allocations per request at this queue depth: writes of `blocks` at `places`, or reads of single blocks
+/// Cost of a request at this queue depth: writes of `blocks` at `places`, or reads of single blocks
 /// if `blocks` is empty.
-fn play_at(depth: u64, rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<(f64, f64)> {
+fn play_at(depth: u64, rig: &VolumeRig, blocks: &[Buf], places: Vec<u64>) -> Result<Cost> {
     let (requests, places, blocks) = (places.len() as u64, Rc::new(places), Rc::new(blocks.to_vec()));
     let idle = || rig.reactor.ring().and_then(|ring| Ok(ring.wait()?)).unwrap_or(false);
     idle::play(rig.reactor.runtime(), (requests, depth), idle, |turns| {

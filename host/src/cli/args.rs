@@ -278,6 +278,18 @@ pub enum Verb {
         /// Measure random reads and writes of a volume instead
         #[arg(long, conflicts_with = "level")]
         volume: bool,
+        /// Number of volumes of the pool that is measured beside one volume
+        #[arg(
+            long,
+            value_name = "N",
+            requires = "volume",
+            default_value_t = bench::volume::VOLUMES,
+            value_parser = value_parser!(u32).range(1..=i64::from(bench::volume::MOST_VOLUMES))
+        )]
+        volumes: u32,
+        /// Measure only this row, or a part of --volume; may be repeated
+        #[arg(long = "row", value_enum, value_name = "ROW", conflicts_with = "namespaces")]
+        rows: Vec<bench::BenchRow>,
         /// Measure sequential reads and writes of a namespace instead
         #[arg(long, conflicts_with_all = ["level", "volume"])]
         namespaces: bool,

@@ -146,12 +146,17 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Bench { namespaces: true, rounds, .. } => {
             crate::bench::namespaces::run(output, rounds as usize)
         }
-        Verb::Bench { volume: true, rounds, .. } => crate::bench::volume::run(output, rounds as usize),
+        Verb::Bench { volume: true, rounds, volumes, rows, .. } => {
+            crate::bench::volume::run(output, rounds as usize, volumes, &rows)
+        }
         Verb::Bench { what: BenchTarget::Engine, level: Level::Single, .. } => {
             anyhow::bail!("the measured array has parity: choose --level raid5 or raid6")
         }
-        Verb::Bench { what: BenchTarget::Engine, rounds, level, .. } => {
-            crate::bench::run(output, rounds as usize, level.parities())
+        Verb::Bench { what: BenchTarget::Engine, rounds, level, rows, .. } => {
+            crate::bench::run(output, rounds as usize, level.parities(), &rows)
+        }
+        Verb::Bench { rows, .. } if !rows.is_empty() => {
+            anyhow::bail!("--row is for the engine and for --volume only")
         }
         Verb::Bench { what: BenchTarget::Host, rounds, .. } => {
             crate::bench::host::run(output, rounds as usize)
