@@ -3,7 +3,7 @@
 //!
 //! Whole stripes need no general multiplication: Q is `s0 + 2 (s1 + 2 (s2 + ...))` (Horner), so one pass from the last
 //! source down doubles a sum that stays in registers. Single sources and arbitrary coefficients need products with a
-//! constant ([`super::simd`]).
+//! constant (`simd.rs`).
 //!
 //! As in [`super::xor`], all slices of a call must have the same length.
 

@@ -244,7 +244,8 @@ impl HotWindow {
         if segment != self.segment {
             return;
         }
-        while let Some(DeadCell { cell, .. }) = self.dead.pop_front_if(|dead| dead.number <= last) {
+        while let Some(cell) = self.dead.front().filter(|dead| dead.number <= last).map(|dead| dead.cell) {
+            self.dead.pop_front();
             match self.cells[cell as usize].in_flight {
                 true => self.add_dead(cell, streams),
                 false => self.release(cell, pool),

@@ -78,7 +78,8 @@ impl VolumeState {
         work(CELL_BLOCKS as u32 * COPY);
         let window = self.window.as_mut()?;
         // If the version before was in a cell, and nothing else has it, that cell is free when this write has landed.
-        let former = window.dead.pop_back_if(|dead| dead.number > deaths).map(|dead| dead.cell);
+        let has_former = window.dead.back().is_some_and(|dead| dead.number > deaths);
+        let former = has_former.then(|| window.dead.pop_back()).flatten().map(|dead| dead.cell);
         let completion = device.write_cell(ZoneIndex(zone), cell, bytes);
         window.flights.push_back(WindowWrite { cell, former, completion });
         window.begun += 1;
