@@ -227,6 +227,7 @@ fn bench_host_output_matches_schema() {
     }
     let bench = ran.ok().json();
     check(&bench, &schema("bench-host.json"), "bench-host.json");
+    assert!(bench["sub_request_us"].as_f64() > Some(0.0), "{bench}");
     assert_eq!(bench["points"].as_array().map(Vec::len), Some(18));
 }
 
