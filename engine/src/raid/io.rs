@@ -153,7 +153,17 @@ pub fn log_command(
 ) -> Command {
     let lba = address(raid, member, zone, at);
     let record = record.encode(origin(raid, member, lba.0), sequence);
-    match write_command(raid, member, zone, at, record, Content::Log) {
+    with_fua(write_command(raid, member, zone, at, record, Content::Log), fua)
+}
+
+/// Write command for a cell ([`crate::raid::zone::cells`]) at block `at` of a member's part of `zone`.
+pub fn cell_command(raid: &Raid, member: usize, zone: ZoneIndex, at: u64, data: Buf, fua: bool) -> Command {
+    with_fua(write_command(raid, member, zone, at, data, Content::Log), fua)
+}
+
+/// A write command with this FUA flag.
+fn with_fua(command: Command, fua: bool) -> Command {
+    match command {
         Command::Write { lba, data, oob, .. } => Command::Write { lba, data, oob, fua },
         command => command,
     }

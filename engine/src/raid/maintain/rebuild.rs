@@ -443,7 +443,7 @@ async fn join(
     if covered > 0 {
         copy_tail(raid, zone, member, (stripe, covered), work).await?;
     }
-    copy_cells(raid, zone, member).await?;
+    copy_cells(raid, zone, member, tail).await?;
     if zrwa && position > 2 * stripe {
         let last = raid.members.start(member, zone.index).0 + position * (layout.chunk_blocks / 2) - 1;
         part::on_member(raid, member, Command::FlushZrwa { last: Lba(last) }).await?;
@@ -513,9 +513,9 @@ async fn copy_tail(
     Ok(())
 }
 
-/// Copies the cells of a quiesced zone to the member. Every copy on another member has what was acknowledged.
-async fn copy_cells(raid: &Raid, zone: &Zone, member: usize) -> Result<(), RebuildStop> {
-    for (members, at) in cells::all(raid, zone) {
+/// Copies the cells of a quiesced zone to the member. Each copy on another member has the content that was acknowledged last.
+async fn copy_cells(raid: &Raid, zone: &Zone, member: usize, tail: u64) -> Result<(), RebuildStop> {
+    for (members, at) in cells::all(raid, tail) {
         if !members.clone().any(|holder| holder == member) {
             continue;
         }
@@ -523,7 +523,7 @@ async fn copy_cells(raid: &Raid, zone: &Zone, member: usize) -> Result<(), Rebui
         for other in members.filter(|other| live & (1 << other) != 0) {
             let done = cells::read_copy(raid, zone.index, other, at).await;
             if done.result.is_ok() && done.data.iter().any(|byte| *byte != 0) {
-                let write = io::write_command(raid, member, zone.index, at, done.data, Content::Log);
+                let write = io::cell_command(raid, member, zone.index, at, done.data, false);
                 part::on_member(raid, member, write).await?;
                 part::check_stop(raid, member)?;
                 break;

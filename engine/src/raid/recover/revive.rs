@@ -13,7 +13,6 @@
 use crate::{
     buf::{BLOCK, Buf},
     device::{Command, DeviceError, Done, Status, Zones, Zrwa},
-    format::oob::Content,
     raid::{
         geometry::{each, physical, subsets},
         io,
@@ -87,8 +86,7 @@ pub async fn hold(
 /// else shows that a member which holds no block of the tail has lost its ZRWA.
 async fn cells_of(raid: &Raid, zone: ZoneIndex, tail: u64, mask: u32) -> Vec<RepairWrite> {
     let mut pieces = Vec::new();
-    for cell in 0..cells::count_at(raid, tail) {
-        let (members, at) = cells::place(&raid.layout, cell);
+    for (members, at) in cells::all(raid, tail) {
         let there = members.filter(|member| mask & (1 << member) != 0);
         let reads: Vec<_> = there.map(|member| (member, cells::read_copy(raid, zone, member, at))).collect();
         let mut copies = Vec::new();
@@ -100,7 +98,7 @@ async fn cells_of(raid: &Raid, zone: ZoneIndex, tail: u64, mask: u32) -> Vec<Rep
         for (member, data) in copies {
             if let Some(data) = data.or_else(|| any.clone())
                 && let Command::Write { lba, data, oob, .. } =
-                    io::write_command(raid, member, zone, at, data, Content::Log)
+                    io::cell_command(raid, member, zone, at, data, false)
             {
                 pieces.push(RepairWrite { member, lba, data, oob });
             }

@@ -9,8 +9,7 @@
 
 use crate::{
     buf::{BLOCK, Buf},
-    device::{CELL_BLOCKS, Command, Completion, DeviceError, Done, Status},
-    format::oob::Content,
+    device::{CELL_BLOCKS, Completion, DeviceError, Done, Status},
     raid::{Consistency, failures, geometry::Layout, io, parts::Raid, power, zone::flow::Zone},
     zone::ZoneIndex,
 };
@@ -39,7 +38,7 @@ fn count_of(layout: &Layout) -> u32 {
 }
 
 /// The members that have copies of a cell, and the first block of it in their parts of the zone.
-pub fn place(layout: &Layout, cell: u32) -> (impl Iterator<Item = usize> + Clone + use<>, u64) {
+fn place(layout: &Layout, cell: u32) -> (impl Iterator<Item = usize> + Clone + use<>, u64) {
     let ([before, behind], rows) = (in_chunks(layout), layout.distance - 1);
     let (place, index) = (cell as u64 / at_a_place(layout), cell as u64 % at_a_place(layout));
     let (row, in_chunk) = match place.checked_sub(rows * before) {
@@ -64,7 +63,7 @@ pub fn count(raid: &Raid) -> u32 {
 }
 
 /// Number of cells that a zone with a tail at `tail` may have: the tail has to lie in the first chunk.
-pub fn count_at(raid: &Raid, tail: u64) -> u32 {
+fn count_at(raid: &Raid, tail: u64) -> u32 {
     if (1..raid.layout.chunk_blocks).contains(&tail) { count(raid) } else { 0 }
 }
 
@@ -128,10 +127,7 @@ async fn write_copies(raid: &Raid, zone: &Zone, cell: u32, data: &Buf) -> Result
     let live = raid.live(zone.index);
     let mut pending = Vec::new();
     for member in members.filter(|member| live & (1 << member) != 0) {
-        let write = match io::write_command(raid, member, zone.index, at, data.clone(), Content::Log) {
-            Command::Write { lba, data, oob, .. } => Command::Write { lba, data, oob, fua: true },
-            other => unreachable!("{other:?} writes a cell"),
-        };
+        let write = io::cell_command(raid, member, zone.index, at, data.clone(), true);
         pending.push((raid.members.seat(member), raid.members.submit(member, write)));
     }
     for (seat, completion) in pending {
@@ -157,16 +153,16 @@ pub fn read(raid: &Raid, zone: ZoneIndex, cell: u32, copy: u32) -> Option<Comple
     })
 }
 
-/// Reads the copy of a cell from block `at` of a member's part of a zone on. Only the host knows its checksum.
+/// Reads the copy of a cell from block `at` of a member's part of a zone on. The layer above checks its content.
 pub fn read_copy(raid: &Raid, zone: ZoneIndex, member: usize, at: u64) -> Completion {
     let data = Buf::zeroed(CELL_BLOCKS as usize * BLOCK);
     io::read_marked(raid, member, zone, at, data, Buf::default())
 }
 
-/// The cells of a zone, if it may have any: the members with copies, and the first block of each in their parts.
-pub fn all(raid: &Raid, zone: &Zone) -> impl Iterator<Item = (impl Iterator<Item = usize> + Clone, u64)> {
+/// The cells that a zone with a tail at `tail` may have: the members with copies, and the first block of each in their parts.
+pub fn all(raid: &Raid, tail: u64) -> impl Iterator<Item = (impl Iterator<Item = usize> + Clone, u64)> {
     let layout = raid.layout;
-    (0..count_in(raid, zone)).map(move |cell| place(&layout, cell))
+    (0..count_at(raid, tail)).map(move |cell| place(&layout, cell))
 }
 
 #[cfg(test)]
