@@ -168,10 +168,10 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
     state.space.count_scan();
     state.space.check_counts();
     let mut zones: Vec<_> = state.space.records().collect();
-    let of_window = state.window.as_ref().map(HotWindow::zone);
+    let of_window = state.window.as_ref().map(HotWindow::cut);
     let open = |zone: u32| {
-        let mut zones = state.streams.iter().filter_map(|stream| Some(stream.open()?.zone)).chain(of_window);
-        zones.any(|open| open == zone)
+        state.streams.iter().any(|s| s.open().is_some_and(|open| open.zone == zone))
+            || of_window.is_some_and(|cut| cut.zone == zone)
     };
     for (zone, record) in (0..).zip(&mut zones) {
         // No stream has it open: its last group is in flight, and lands before the root is written.
@@ -190,7 +190,7 @@ fn cut(core: &VolumeCore, mut laid: Vec<PlacedPage>) -> Result<Cut, DeviceError>
     if let Some((zone, offset)) = state.map_open {
         cuts.push(CutRecord { stream: MAP, zone, offset, written: offset });
     }
-    cuts.extend(state.window.as_ref().map(HotWindow::cut));
+    cuts.extend(of_window);
     let used = cuts.iter().find(|cut| dead.contains(&cut.zone));
     assert_eq!(used, None, "the end of a zone that is to be freed");
     let root = Root {

@@ -163,11 +163,6 @@ impl HotWindow {
         window
     }
 
-    /// The zone with the cells.
-    pub fn zone(&self) -> u32 {
-        self.zone
-    }
-
     /// Its record in a root: the zone has a first block as soon as there may be cells.
     pub fn cut(&self) -> CutRecord {
         CutRecord { stream: WINDOW, zone: self.zone, offset: 1, written: self.has_header as u32 }
@@ -273,6 +268,11 @@ impl HotWindow {
             Some(former) => self.add_dead(former, streams),
             None => {}
         }
+    }
+
+    /// Whether blocks are to be moved to the log: the window ends, or there are few free cells.
+    pub fn has_moves(&self) -> bool {
+        self.is_ending() || self.is_short()
     }
 
     /// Whether there are few free cells.

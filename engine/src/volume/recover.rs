@@ -238,7 +238,7 @@ async fn recover_window(
 fn check_window(core: &VolumeCore, seen: &mut WalkResult) {
     let state = core.state.borrow();
     if let Some(window) = state.window.as_ref().filter(|_| !state.has_snapshots) {
-        let (zone, there) = (window.zone(), window.used());
+        let (zone, there) = (window.zone, window.used());
         let written = state.space.zone(zone).record.live.div_ceil(GRAINS);
         if there < written {
             seen.lost.push(VolumeError::LostBlocks { zone, there, written });

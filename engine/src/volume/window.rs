@@ -85,6 +85,12 @@ impl VolumeState {
         window.begun += 1;
         Some(window.begun)
     }
+
+    /// Whether a window is worth a zone, and there is one.
+    fn wants_window(&self) -> bool {
+        let is_worth = self.recent.as_ref().is_some_and(RecentWrites::are_worth_a_window);
+        self.window.is_none() && is_worth && self.space.available() > self.space.low_mark() + 1
+    }
 }
 
 /// Prepares for windows on a device with cells, if that may have another active zone.
@@ -114,19 +120,13 @@ pub async fn write(core: &VolumeCore, block: u64, data: &Buf) -> Result<bool, De
     }
     core.hold((block / FANOUT) as u32, Need::Write).await?;
     let number = core.state.borrow_mut().put_in_window(&*core.device, core.mark, block, data);
-    core.window_changed.open();
+    if core.state.borrow().window.as_ref().is_some_and(HotWindow::has_moves) {
+        core.window_changed.open();
+    }
     core.cell_submitted.open();
     let Some(number) = number else { return Ok(false) };
     wait_landed(core, number).await?;
     Ok(true)
-}
-
-impl VolumeState {
-    /// Whether a window is worth a zone, and there is one.
-    fn wants_window(&self) -> bool {
-        let is_worth = self.recent.as_ref().is_some_and(RecentWrites::are_worth_a_window);
-        self.window.is_none() && is_worth && self.space.available() > self.space.low_mark() + 1
-    }
 }
 
 /// Waits until the write to the window with this number has landed.
@@ -169,14 +169,17 @@ pub async fn land(core: Rc<VolumeCore>) {
         if core.must(completion.await).is_err() {
             return;
         }
-        {
+        let has_moves = {
             let mut state = core.state.borrow_mut();
             let VolumeState { window, streams, pool, .. } = &mut *state;
             // It does not end before all of its writes have landed.
             window.iter_mut().for_each(|window| window.land((cell, former), streams, pool));
-        }
+            window.as_ref().is_some_and(HotWindow::has_moves)
+        };
         core.cell_landed.open();
-        core.window_changed.open();
+        if has_moves {
+            core.window_changed.open();
+        }
     }
 }
 
@@ -222,7 +225,7 @@ fn next_step(core: &VolumeCore) -> WindowStep {
     }
     match &state.window {
         None if state.wants_window() => WindowStep::Begin,
-        Some(window) if window.stage == WindowStage::Ending => {
+        Some(window) if window.is_ending() => {
             let is_over = window.begun == window.landed;
             match is_over && gc::live_in(&state, window.zone, window.segment) == 0 {
                 true => WindowStep::End,
@@ -328,8 +331,8 @@ async fn move_oldest(core: &VolumeCore) -> Result<bool, DeviceError> {
     window.order.extend(left);
     let has_moved = free > before.0 || live < before.1;
     // Cells of an earlier process may be of versions that are not live any more.
-    let goes_on = has_moved || window.stage == WindowStage::Ending && !is_last;
-    window.is_stuck = window.stage == WindowStage::Ending && !goes_on;
+    let goes_on = has_moved || window.is_ending() && !is_last;
+    window.is_stuck = window.is_ending() && !goes_on;
     drop(state);
     core.room.open();
     core.note_writes();
@@ -343,7 +346,7 @@ async fn wait_for_credit(core: &VolumeCore) -> Result<(), DeviceError> {
         let room = core.room.wait();
         {
             let mut state = core.state.borrow_mut();
-            if state.window.as_ref().is_none_or(|window| window.stage == WindowStage::Ending) {
+            if state.window.as_ref().is_none_or(HotWindow::is_ending) {
                 return Ok(());
             }
             if state.may_write() && state.space.may_begin(ZonePurpose::Writer) {
