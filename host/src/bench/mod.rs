@@ -86,7 +86,7 @@ fn options_with(parities: usize) -> CreateOptions {
     }
 }
 
-/// What is measured by itself: rows of `zoneraid bench`, and parts of `zoneraid bench --volume`.
+/// Rows of `zoneraid bench`, and parts of `zoneraid bench --volume`, that can be measured alone (`--row`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum BenchRow {
@@ -520,19 +520,20 @@ fn rates<const N: usize>(rounds: usize, bytes: usize, mut works: [&mut dyn FnMut
     cpu_ns.map(|mut cpu_ns| bytes as f64 / median(cpu_ns.split_off(1)))
 }
 
+/// As [`rates`], of one work.
+fn rate(rounds: usize, bytes: usize, mut work: impl FnMut(u64)) -> f64 {
+    let [rate] = rates(rounds, bytes, [&mut work]);
+    rate
+}
+
 fn xor(rounds: usize) -> Result<f64> {
     let mut stripe = pq_stripe(DATA_CHUNKS, CHUNK_BYTES);
     let (data, parity) = stripe.split_at_mut(DATA_CHUNKS);
     let parity = parity[0].as_mut().context("the buffer is shared")?;
-    let [rate] = rates(
-        rounds,
-        STRIPE_BYTES,
-        [&mut |_| {
-            xor::xor_all(parity, black_box(data));
-            black_box(&parity);
-        }],
-    );
-    Ok(rate)
+    Ok(rate(rounds, STRIPE_BYTES, |_| {
+        xor::xor_all(parity, black_box(data));
+        black_box(&parity);
+    }))
 }
 
 /// Data chunks of a stripe for measuring P and Q if the array has no Q.
@@ -563,8 +564,7 @@ fn pq(rounds: usize, chunks: usize, chunk_bytes: usize) -> Result<(f64, Option<f
     };
     let bytes = PQ_TIMES * chunks * chunk_bytes;
     let Some(isal) = Isal::load() else {
-        let [ours] = rates(rounds, bytes, [&mut ours]);
-        return Ok((ours, None));
+        return Ok((rate(rounds, bytes, ours), None));
     };
     let mut theirs = |_| {
         isal.pq(p_isal, q_isal, black_box(data), PQ_TIMES);
@@ -580,30 +580,20 @@ fn decode(rounds: usize, chunks: usize) -> Result<f64> {
     let recipe = solve((1 << stored.len()) - 4, &stored, Sum::data(1)).context("it cannot be decoded")?;
     let (lost, present) = stripe.split_at_mut(2);
     let target = lost[1].as_mut().context("the buffer is shared")?;
-    let [rate] = rates(
-        rounds,
-        chunks * CHUNK_BYTES,
-        [&mut |_| {
-            recipe.run(target, black_box(present));
-            black_box(&target);
-        }],
-    );
-    Ok(rate)
+    Ok(rate(rounds, chunks * CHUNK_BYTES, |_| {
+        recipe.run(target, black_box(present));
+        black_box(&target);
+    }))
 }
 
 fn memcpy(rounds: usize, members: usize) -> f64 {
     let stripe = vec![0x5a_u8; members * CHUNK_BYTES];
     let mut members = vec![vec![1_u8; COPY_BYTES]; members];
-    let [rate] = rates(
-        rounds,
-        STRIPE_BYTES,
-        [&mut |n| {
-            let at = n as usize * CHUNK_BYTES % COPY_BYTES;
-            for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
-                member[at..at + CHUNK_BYTES].copy_from_slice(chunk);
-            }
-            black_box(&members);
-        }],
-    );
-    rate
+    rate(rounds, STRIPE_BYTES, |n| {
+        let at = n as usize * CHUNK_BYTES % COPY_BYTES;
+        for (member, chunk) in members.iter_mut().zip(black_box(&stripe).chunks_exact(CHUNK_BYTES)) {
+            member[at..at + CHUNK_BYTES].copy_from_slice(chunk);
+        }
+        black_box(&members);
+    })
 }

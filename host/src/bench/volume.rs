@@ -81,25 +81,29 @@ struct LoneWriteCosts {
 #[derive(Serialize)]
 struct PoolCosts {
     volumes: u64,
-    write_4k_random_ns: f64,
-    write_4k_random_cpu_ns: f64,
     write_4k_random_allocations: f64,
-    read_4k_random_ns: f64,
-    read_4k_random_cpu_ns: f64,
-    /// Time relative to one volume without a pool, from alternating rounds.
-    write_overhead: f64,
-    read_overhead: f64,
+    /// Compared with one volume without a pool.
+    #[serde(flatten)]
+    requests: ComparedCosts,
 }
 
 /// Cost of 4 KiB requests at random places of a volume with snapshots, queue depth 64.
 #[derive(Serialize)]
 struct SnapshotCosts {
     snapshots: u64,
+    /// Compared with a volume of a pool without snapshots.
+    #[serde(flatten)]
+    requests: ComparedCosts,
+}
+
+/// Cost of writes and reads, from rounds that alternate with those of another volume.
+#[derive(Serialize)]
+struct ComparedCosts {
     write_4k_random_ns: f64,
     write_4k_random_cpu_ns: f64,
     read_4k_random_ns: f64,
     read_4k_random_cpu_ns: f64,
-    /// Time relative to a volume of a pool without snapshots, from alternating rounds.
+    /// Processor time relative to that of the other volume.
     write_overhead: f64,
     read_overhead: f64,
 }
@@ -246,8 +250,21 @@ pub fn run(output: Output, rounds: usize, volumes: u32, rows: &[BenchRow]) -> Re
     Ok(HEALTHY)
 }
 
+/// Time and processor time of a request, as cells of a table.
+fn both(ns: f64, cpu_ns: f64) -> [String; 2] {
+    [ns, cpu_ns].map(|ns| format!("{ns:.0} ns"))
+}
+
+/// Writes, then reads: time, processor time, and the ratio.
+fn compared_cells(costs: &ComparedCosts) -> [String; 6] {
+    let [write, write_cpu] = both(costs.write_4k_random_ns, costs.write_4k_random_cpu_ns);
+    let [read, read_cpu] = both(costs.read_4k_random_ns, costs.read_4k_random_cpu_ns);
+    let [write_ratio, read_ratio] =
+        [costs.write_overhead, costs.read_overhead].map(|ratio| format!("{ratio:.3}"));
+    [write, write_cpu, write_ratio, read, read_cpu, read_ratio]
+}
+
 fn text(costs: &VolumeCosts) -> String {
-    let both = |ns: f64, cpu_ns: f64| [format!("{ns:.0} ns"), format!("{cpu_ns:.0} ns")];
     let mut parts = vec!["a volume on a drive that answers at once, one core\n".to_string()];
     let line = |what: &str, ns: Option<f64>| ns.map(|ns| format!("  {what:<48} {ns:>9.0} ns\n"));
     let figure =
@@ -278,11 +295,8 @@ fn text(costs: &VolumeCosts) -> String {
         "to one volume",
     ];
     parts.push(table_of(head, &costs.pools, |row| {
-        let [write, write_cpu] = both(row.write_4k_random_ns, row.write_4k_random_cpu_ns);
-        let [read, read_cpu] = both(row.read_4k_random_ns, row.read_4k_random_cpu_ns);
+        let [write, write_cpu, write_ratio, read, read_cpu, read_ratio] = compared_cells(&row.requests);
         let allocations = format!("{:.3}", row.write_4k_random_allocations);
-        let [write_ratio, read_ratio] =
-            [row.write_overhead, row.read_overhead].map(|ratio| format!("{ratio:.3}"));
         vec![row.volumes.to_string(), write, write_cpu, write_ratio, allocations, read, read_cpu, read_ratio]
     }));
     let head = [
@@ -295,11 +309,7 @@ fn text(costs: &VolumeCosts) -> String {
         "to none",
     ];
     parts.push(table_of(head, &costs.snapshots, |row| {
-        let [write, write_cpu] = both(row.write_4k_random_ns, row.write_4k_random_cpu_ns);
-        let [read, read_cpu] = both(row.read_4k_random_ns, row.read_4k_random_cpu_ns);
-        let [write_ratio, read_ratio] =
-            [row.write_overhead, row.read_overhead].map(|ratio| format!("{ratio:.3}"));
-        vec![row.snapshots.to_string(), write, write_cpu, write_ratio, read, read_cpu, read_ratio]
+        [vec![row.snapshots.to_string()], compared_cells(&row.requests).to_vec()].concat()
     }));
     let head = [
         "compression",
@@ -421,32 +431,25 @@ fn pool_costs(rounds: usize, volumes: u64) -> Result<PoolCosts> {
     let writes = 2 * (rounds as u64 + 1) * REQUESTS;
     let (plain, pool) =
         (VolumeRig::new(Compression(None), writes)?, VolumeRig::with_pool(volumes, 0, writes)?);
+    let requests = requests_compared(rounds, (&plain, &pool))?;
     let block = noise();
-    let [write_4k_random_ns, write_4k_random_cpu_ns, write_overhead] =
-        compared(rounds, (&plain, &pool), &block)?;
-    let [read_4k_random_ns, read_4k_random_cpu_ns, read_overhead] = compared(rounds, (&plain, &pool), &[])?;
     let [.., write_4k_random_allocations] =
         medians(rounds, |round| play(&pool, &block, random(&pool, REQUESTS, round)))?;
-    Ok(PoolCosts {
-        volumes,
-        write_4k_random_ns,
-        write_4k_random_cpu_ns,
-        write_4k_random_allocations,
-        read_4k_random_ns,
-        read_4k_random_cpu_ns,
-        write_overhead,
-        read_overhead,
-    })
+    Ok(PoolCosts { volumes, write_4k_random_allocations, requests })
 }
 
 /// Cost of a volume with so many snapshots.
 fn snapshot_costs(rounds: usize, snapshots: u64) -> Result<SnapshotCosts> {
     let writes = (rounds as u64 + 1) * REQUESTS;
     let rigs = (&VolumeRig::with_pool(1, 0, writes)?, &VolumeRig::with_pool(1, snapshots, writes)?);
+    Ok(SnapshotCosts { snapshots, requests: requests_compared(rounds, rigs)? })
+}
+
+/// Cost of writes and reads of the second of two rigs.
+fn requests_compared(rounds: usize, rigs: (&VolumeRig, &VolumeRig)) -> Result<ComparedCosts> {
     let [write_4k_random_ns, write_4k_random_cpu_ns, write_overhead] = compared(rounds, rigs, &noise())?;
     let [read_4k_random_ns, read_4k_random_cpu_ns, read_overhead] = compared(rounds, rigs, &[])?;
-    Ok(SnapshotCosts {
-        snapshots,
+    Ok(ComparedCosts {
         write_4k_random_ns,
         write_4k_random_cpu_ns,
         read_4k_random_ns,
