@@ -3,7 +3,7 @@
 
 use crate::support::{
     array::run,
-    volume::{Leaving, block},
+    volume::block,
     zrwa_volume::{Running, Scene},
 };
 use emu::ssd::{EmulatedDrive, Fault};
@@ -99,13 +99,10 @@ fn start_that_is_interrupted_finds_the_note_again() {
         let copy = scene.copy();
         let runtime = Runtime::new();
         let left = Rc::new(Cell::new(commands));
-        let drives = copy.drives.iter().enumerate().map(|(at, drive)| Drive {
-            name: format!("drive{at}"),
-            device: Rc::new(Leaving::sharing(drive, left.clone())),
-        });
+        let drives = copy.leaving(&left);
         let started = runtime.block_on(
             async {
-                let array = Array::assemble(&runtime, drives.collect()).await.ok()?;
+                let array = Array::assemble(&runtime, drives).await.ok()?;
                 Volume::open(&runtime, Rc::new(array), VolumeOptions::default()).await.ok()
             },
             || false,

@@ -3,7 +3,7 @@
 
 use crate::support::{
     array::run,
-    volume::{Leaving, block},
+    volume::block,
     zrwa_volume::{Running, Scene},
 };
 use emu::{
@@ -32,6 +32,15 @@ fn warm(running: &Running) -> Vec<(u64, u8)> {
     (0..HOT).for_each(|at| running.write(at, 9));
     assert_eq!(running.status().written.window - before, HOT);
     (0..HOT).map(|at| (at, 9)).collect()
+}
+
+/// A volume of which these blocks are in the window, after the end of its process; and their contents.
+fn warm_scene() -> (Scene, Vec<(u64, u8)>) {
+    let scene = Scene::new((4, 1), 4, 640);
+    let running = scene.start(&[]);
+    let contents = warm(&running);
+    running.kill();
+    (scene, contents)
 }
 
 #[test]
@@ -149,21 +158,15 @@ fn copies_of_a_cell_may_differ() {
 /// A start, and the move of the blocks to the log, may be interrupted after any command.
 #[test]
 fn start_that_is_interrupted_finds_the_window_again() {
-    let scene = Scene::new((4, 1), 4, 640);
-    let running = scene.start(&[]);
-    let contents = warm(&running);
-    running.kill();
+    let (scene, contents) = warm_scene();
     for commands in 0.. {
         let copy = scene.copy();
         let runtime = Runtime::new();
         let left = Rc::new(Cell::new(commands));
-        let drives = copy.drives.iter().enumerate().map(|(at, drive)| Drive {
-            name: format!("drive{at}"),
-            device: Rc::new(Leaving::sharing(drive, left.clone())),
-        });
+        let drives = copy.leaving(&left);
         let moved = runtime.block_on(
             async {
-                let array = Array::assemble(&runtime, drives.collect()).await.ok()?;
+                let array = Array::assemble(&runtime, drives).await.ok()?;
                 let volume = Volume::open(&runtime, Rc::new(array), VolumeOptions::default()).await.ok()?;
                 volume.write(70, &block(1), true).await.ok()?;
                 Some(volume)
@@ -188,10 +191,7 @@ fn start_that_is_interrupted_finds_the_window_again() {
 /// A rebuilt part has its cells again.
 #[test]
 fn rebuild_copies_cells() {
-    let mut scene = Scene::new((4, 1), 4, 640);
-    let running = scene.start(&[]);
-    let contents = warm(&running);
-    running.kill();
+    let (mut scene, contents) = warm_scene();
     for member in 0..4 {
         let running = scene.start(&[member]);
         // Nothing is written to the volume: its window stays.
@@ -219,10 +219,7 @@ fn cut_power(scene: &Scene, lost: &[usize]) {
 /// A member that has lost its ZRWAs gets its cells again with its parts.
 #[test]
 fn cells_of_lost_zrwa_are_rebuilt() {
-    let scene = Scene::new((4, 1), 4, 640);
-    let running = scene.start(&[]);
-    let contents = warm(&running);
-    running.kill();
+    let (scene, contents) = warm_scene();
     for member in 0..4 {
         cut_power(&scene, &[member]);
         let running = scene.start(&[]);
@@ -238,10 +235,7 @@ fn cells_of_lost_zrwa_are_rebuilt() {
 /// Zones that an orderly shutdown has ended get their cells again, which have to be written for that.
 #[test]
 fn cells_survive_shutdowns() {
-    let scene = Scene::new((4, 1), 4, 640);
-    let running = scene.start(&[]);
-    let contents = warm(&running);
-    running.kill();
+    let (scene, contents) = warm_scene();
     for round in 0..3 {
         for drive in &scene.drives {
             drive.ssd().borrow_mut().shut_down().unwrap();

@@ -2,7 +2,7 @@
 
 use super::{
     array::{geometry, options, run},
-    volume::block,
+    volume::{Leaving, block},
 };
 use emu::ssd::EmulatedDrive;
 use engine::{
@@ -14,7 +14,10 @@ use engine::{
     volume::{Volume, VolumeCreateOptions, VolumeOptions, VolumeStatus},
     zone::{Lba, ZoneIndex},
 };
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 /// Metadata zones of a drive, before the data zones.
 const META: u32 = 2;
@@ -61,6 +64,15 @@ impl Scene {
         named
             .map(|(at, drive)| Drive { name: format!("drive{at}"), device: Rc::new(drive.clone()) })
             .collect()
+    }
+
+    /// The drives, which are gone after as many commands as are left.
+    pub fn leaving(&self, left: &Rc<Cell<u32>>) -> Vec<Drive> {
+        let leaving = |(at, drive): (usize, &EmulatedDrive)| Drive {
+            name: format!("drive{at}"),
+            device: Rc::new(Leaving::sharing(drive, left.clone())),
+        };
+        self.drives.iter().enumerate().map(leaving).collect()
     }
 
     pub fn start(&self, without: &[usize]) -> Running {
