@@ -2,7 +2,10 @@
 //! the types that the schema gives.
 
 use crate::support::{Place, drive};
-use engine::vzone::{NamespaceStatus, Qos, Rates, Spec};
+use engine::{
+    qos::{Qos, Rates},
+    vzone::{NamespaceStatus, Spec},
+};
 use host::report::{Division, NamespaceReport};
 use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::Path};

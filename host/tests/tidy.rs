@@ -109,7 +109,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             // Formats on media, and a block device on any device.
             "format",
             "frame",
-            "limit",
+            "qos",
             "volume",
             // Values: layout, and decisions of policies.
             "raid",
@@ -196,6 +196,7 @@ const LAYERS: [(&str, &[&str]); 2] = [
             // Plain data: reports, names, and messages to daemons.
             "report",
             "control::name",
+            "control::qos",
             "control::pool",
             "control::tenants",
             "control::protocol",

@@ -13,10 +13,11 @@ use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Geometry, Status, ZonedDevice, Zones},
     evidence::Presence,
+    qos::Qos,
     raid::policy::Policy,
     runtime::Runtime,
     volume::{self, Volume, VolumeError, VolumeOptions},
-    vzone::{self, Namespaces, PATIENCE_US, Qos, Spec, VzoneError},
+    vzone::{self, Namespaces, PATIENCE_US, Spec, VzoneError},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::rc::Rc;

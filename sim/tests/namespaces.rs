@@ -16,10 +16,11 @@ use engine::{
         Command, Completer, Completion, DeviceError, Done, Geometry, Slots, Status, ZonedDevice, Zones,
     },
     evidence::Presence,
+    qos::{Qos, Rates},
     raid::policy::Policy,
     runtime::Runtime,
     vzone::{
-        Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError,
+        Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Spec, VzoneError,
         format::{self, BlockFiller, End, JournalEntry, JournalHeader, StripeGroups},
     },
     zone::{Lba, ZoneIndex, ZoneState},

@@ -9,8 +9,8 @@ use emu::ssd::{EmulatedDrive, Model};
 use engine::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Geometry, Status},
-    limit::Rates,
-    runtime::Runtime,
+    qos::{Qos, Rates},
+    runtime::{Exclusive, Runtime},
     volume::{
         self, Codec, NewSnapshot, NewVolume, Opened, Pool, PoolError, Unit, Volume, VolumeCreateOptions,
         VolumeError, VolumeOptions, VolumePlan,
@@ -374,21 +374,30 @@ fn impossible_owner_is_refused_and_can_be_given_up() {
     }
 }
 
-/// A power cut at each moment of a change of limits, of a volume that was created with others.
+fn limited_to(limits: Rates) -> Qos {
+    Qos { limits, ..Qos::default() }
+}
+
+/// A power cut at each moment of a change of limits and floors, of a volume that was created with others.
 #[test]
-fn limits_interrupted_at_any_moment_are_former_or_new() {
-    let (former, new_ones) = (Rates { requests: 7, blocks: 0 }, Rates { requests: 7, blocks: 900 });
+fn qos_interrupted_at_any_moment_is_former_or_new() {
+    let former = limited_to(Rates { requests: 7, blocks: 0 });
+    let new_one = Qos {
+        limits: Rates { requests: 7, blocks: 900 },
+        floors: Rates { requests: 6, blocks: 800 },
+        latency_us: 70,
+    };
     for commands in 0.. {
         let scene = Scene::new();
         scene.add("other");
-        let limited = scene.run(scene.pool.add(NewVolume { limits: former, ..new("a") })).unwrap();
+        let limited = scene.run(scene.pool.add(NewVolume { qos: former, ..new("a") })).unwrap();
         scene.device.left.set(commands);
-        let is_done = scene.run(limited.limit(None, Some(900))).is_ok();
-        assert!(!is_done || limited.limits() == new_ones);
+        let is_done = scene.run(limited.set_qos(move |qos| *qos = new_one)).is_ok();
+        assert!(!is_done || limited.qos() == new_one);
         let scene = scene.cut();
-        let [other, limited] = ["other", "a"].map(|name| scene.pool.find(name).unwrap().limits());
-        assert!(limited == new_ones || !is_done && limited == former, "{commands} commands: {limited:?}");
-        assert_eq!(other, Rates::default());
+        let [other, limited] = ["other", "a"].map(|name| scene.pool.find(name).unwrap().qos());
+        assert!(limited == new_one || !is_done && limited == former, "{commands} commands: {limited:?}");
+        assert_eq!(other, Qos::default());
         if is_done {
             break;
         }
@@ -400,21 +409,21 @@ fn limits_survive_other_changes_and_hold_for_snapshots() {
     let scene = Scene::with(8);
     let volume = scene.run(scene.pool.add(new("a"))).unwrap();
     let limits = Rates { requests: 5, blocks: 6 };
-    scene.run(volume.limit(Some(5), Some(6))).unwrap();
+    scene.run(volume.set_qos(move |qos| qos.limits = limits)).unwrap();
     let snapshot = NewSnapshot { volume: "a".into(), name: "s".into(), uuid: [3; 16] };
     let snapshot = scene.run(scene.pool.snapshot(vec![snapshot])).unwrap().remove(0);
     let clone = scene.run(scene.pool.clone_of(("a", "s"), "c", [4; 16])).unwrap();
-    assert_eq!([&snapshot, &clone].map(Volume::limits), [limits, Rates::default()]);
-    let refused = scene.run(snapshot.limit(Some(1), None));
+    assert_eq!([&snapshot, &clone].map(|volume| volume.qos().limits), [limits, Rates::default()]);
+    let refused = scene.run(snapshot.set_qos(|qos| qos.limits.requests = 1));
     assert_eq!(refused, Err(VolumeError::Device(Status::NamespaceIsWriteProtected.into())));
     scene.run(volume.compress(Some(Codec::Lz4), Unit::BLOCK)).unwrap();
     scene.run(volume.grow(2 * BLOCKS)).unwrap();
     scene.run(scene.pool.rename("a", "b")).unwrap();
     scene.run(scene.pool.roll_back("b", "s")).unwrap();
-    assert_eq!(volume.limits(), limits);
+    assert_eq!(volume.qos(), limited_to(limits));
     let scene = scene.cut();
     let [volume, snapshot] = ["b", "b@s"].map(|name| scene.pool.find(name).unwrap());
-    assert_eq!((volume.limits(), snapshot.limits(), volume.status().limits), (limits, limits, limits));
+    assert_eq!([volume.qos(), snapshot.qos(), volume.status().qos], [limited_to(limits); 3]);
     // The snapshot uses up what its volume may do, and that is forgotten when the limits have changed.
     let waits = |volume: &Volume| {
         let waited_us = Cell::new(0);
@@ -422,12 +431,12 @@ fn limits_survive_other_changes_and_hold_for_snapshots() {
             waited_us.set(waited_us.get() + us);
             std::future::ready(())
         };
-        scene.run(volume.admit(6, || 0, sleep));
+        _ = scene.run(volume.admit(6, || 0, sleep));
         waited_us.get()
     };
     assert_eq!([&snapshot, &volume].map(waits), [0, 990_000]);
-    scene.run(volume.limit(Some(0), Some(0))).unwrap();
-    scene.run(volume.limit(Some(5), Some(6))).unwrap();
+    scene.run(volume.set_qos(|qos| qos.limits = Rates::default())).unwrap();
+    scene.run(volume.set_qos(move |qos| qos.limits = limits)).unwrap();
     assert_eq!([&volume, &snapshot].map(waits), [0, 990_000]);
 }
 
@@ -480,7 +489,7 @@ fn limited_volume_waits_and_others_do_not() {
         let (volume, clock, count) = (limited.clone(), clock.clone(), count(0));
         scene.runtime.spawn(async move {
             loop {
-                volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
+                _ = volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
                 volume.write(writer, &block(1), false).await.unwrap();
                 count();
                 // Without limits it would never end.
@@ -496,7 +505,7 @@ fn limited_volume_waits_and_others_do_not() {
                 if is_flush {
                     volume.flush().await.unwrap();
                 } else {
-                    volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
+                    _ = volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
                     volume.write(9, &block(2), false).await.unwrap();
                 }
                 assert_eq!(clock.now_us.get(), begun_us, "flush: {is_flush}");
@@ -512,7 +521,7 @@ fn limited_volume_waits_and_others_do_not() {
     };
     let [unlimited, free, flushes] = second();
     assert!(unlimited > 70_000 && free >= 1000 && flushes >= 1000, "{unlimited} {free} {flushes}");
-    let limit = |rate| scene.run(limited.limit(Some(rate), None)).unwrap();
+    let limit = |rate| scene.run(limited.set_qos(move |qos| qos.limits.requests = rate)).unwrap();
     for rate in [500, 50] {
         limit(rate);
         let [written, free, flushes] = second();
@@ -523,6 +532,107 @@ fn limited_volume_waits_and_others_do_not() {
     // Waiting requests notice the change within a tenth of a second.
     limit(0);
     assert!(second()[0] > 60_000);
+}
+
+/// A volume with a floor, four writers and a pause, beside another one with sixteen writers, on a device that takes 100 µs
+/// for each write, one at a time.
+#[test]
+fn floor_of_volume_holds_beside_busy_neighbour_and_is_lent_while_idle() {
+    let scene = Scene::new();
+    let clock = Rc::new(TestClock::default());
+    let [guaranteed, busy] = ["guaranteed", "busy"].map(|name| scene.add(name));
+    let device = Rc::new(Exclusive::default());
+    let pauses = [(); 2].map(|()| Rc::new(Cell::new(false)));
+    let counts = Rc::new([const { Cell::new(0_u64) }; 2]);
+    for writer in 0..20 {
+        let is_busy = writer >= 4;
+        let volume = if is_busy { busy.clone() } else { guaranteed.clone() };
+        let (clock, device, counts) = (clock.clone(), device.clone(), counts.clone());
+        let pauses = pauses[is_busy as usize].clone();
+        scene.runtime.spawn(async move {
+            loop {
+                if pauses.get() {
+                    clock.sleep(1000).await;
+                    continue;
+                }
+                let now_us = || clock.now_us.get();
+                let admitted = volume.admit(1, now_us, |us| clock.sleep(us)).await;
+                {
+                    let _turn = device.take().await;
+                    clock.sleep(100).await;
+                    volume.write(writer % BLOCKS, &block(1), false).await.unwrap();
+                }
+                volume.answered(admitted, 1, now_us);
+                let count = &counts[is_busy as usize];
+                count.set(count.get() + 1);
+            }
+        });
+    }
+    let second = || {
+        counts.iter().for_each(|count| count.set(0));
+        clock.run(&scene.runtime);
+        [0, 1].map(|which| counts[which].get())
+    };
+    let [fair, _] = second();
+    assert!((1900..=2100).contains(&fair), "a fifth of 10,000: {fair}");
+    let above_limit = |qos: &mut Qos| (qos.limits.requests, qos.floors.requests) = (5999, 6000);
+    let refused = scene.run(guaranteed.set_qos(above_limit));
+    assert_eq!(refused, Err(PoolError::FloorAboveLimit.into()));
+    scene.run(guaranteed.set_qos(|qos| qos.floors.requests = 6000)).unwrap();
+    second();
+    let [with_floor, other] = second();
+    assert!(with_floor >= 5900 && other >= 3000, "{with_floor} {other}");
+    assert!(busy.status().held_to.is_some() && guaranteed.status().held_to.is_none());
+    // The capacity that the volume does not use goes to the other one.
+    pauses[0].set(true);
+    second();
+    let [none, all] = second();
+    assert!(none == 0 && all >= 9900, "{none} {all}");
+    assert_eq!(busy.status().held_to, None);
+    pauses[0].set(false);
+    second();
+    let [again, _] = second();
+    assert!(again >= 5900, "{again}");
+    // Requests that all wait are not throttled for long without the other volume either.
+    pauses.iter().for_each(|pauses| pauses.set(true));
+    let (begun_us, last_us) = (clock.now_us.get(), Rc::new(Cell::new(0)));
+    for _ in 0..2000 {
+        let (volume, clock, last_us) = (busy.clone(), clock.clone(), last_us.clone());
+        scene.runtime.spawn(async move {
+            let admitted = volume.admit(1, || clock.now_us.get(), |us| clock.sleep(us)).await;
+            last_us.set(clock.now_us.get());
+            volume.answered(admitted, 1, || clock.now_us.get());
+        });
+    }
+    second();
+    let took_us = last_us.get() - begun_us;
+    assert!((50_000..200_000).contains(&took_us), "{took_us} us for 2,000 requests");
+    pauses.iter().for_each(|pauses| pauses.set(false));
+    // Without the floor each request waits its turn again.
+    scene.run(guaranteed.set_qos(|qos| *qos = Qos::default())).unwrap();
+    let [fair, _] = second();
+    assert!((1900..=2100).contains(&fair) && busy.status().held_to.is_none(), "{fair}");
+    assert!(!guaranteed.needs_admission());
+}
+
+#[test]
+fn floors_hold_from_start_until_volume_is_removed() {
+    let scene = Scene::new();
+    let [guaranteed, other] = ["guaranteed", "other"].map(|name| scene.add(name));
+    assert!(!other.needs_admission());
+    scene.run(guaranteed.set_qos(|qos| qos.latency_us = 9)).unwrap();
+    assert!(other.needs_admission());
+    let scene = scene.cut();
+    let other = scene.pool.find("other").unwrap();
+    assert!(other.needs_admission());
+    scene.run(scene.pool.remove("guaranteed")).unwrap();
+    assert!(!other.needs_admission());
+    let floors = Rates { requests: 1, blocks: 0 };
+    scene.run(scene.pool.add(NewVolume { qos: Qos { floors, ..Qos::default() }, ..new("new") })).unwrap();
+    assert!(other.needs_admission());
+    let above_limit = Qos { limits: floors, floors: Rates { requests: 2, blocks: 0 }, latency_us: 0 };
+    let refused = scene.run(scene.pool.add(NewVolume { qos: above_limit, ..new("c") })).map(drop);
+    assert_eq!(refused, Err(PoolError::FloorAboveLimit.into()));
 }
 
 /// The end is cut off when it has no data: its extents are free, other volumes get them, and later blocks are zeros.

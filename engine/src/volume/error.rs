@@ -145,10 +145,12 @@ pub enum PoolError {
     #[error("a snapshot cannot be changed: make a clone of it (volume clone)")]
     IsSnapshot,
     #[error(
-        "limits are for the volumes of a pool (ARRAY/NAME) and for namespaces, and this volume is none of a pool: for one \
-         on a namespace, limit the namespace"
+        "limits, floors and latency targets are for the volumes of a pool (ARRAY/NAME) and for namespaces, and this volume \
+         is none of a pool: for one on a namespace, set those of the namespace"
     )]
     NotInPool,
+    #[error("a floor is above the limit of the same volume; raise the limit, or lower the floor")]
+    FloorAboveLimit,
     #[error(
         "guaranteed space is for the volumes of a pool (ARRAY/NAME), and this volume is none of a pool: it shares its space \
          with no other"

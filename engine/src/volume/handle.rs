@@ -4,7 +4,7 @@ use crate::{
     buf::Buf,
     device::{DeviceError, Status, ZonedDevice},
     evidence::Presence,
-    limit::Rates,
+    qos::{AdmittedRequest, Qos},
     runtime::Runtime,
     volume::{
         address::Unit,
@@ -272,18 +272,14 @@ impl Volume {
         self.space.queue_writes(seconds).await
     }
 
-    /// Sets limits of reads and writes of a volume of a pool, in requests and in blocks a second: 0 for no limit, `None`
-    /// to leave one unchanged. They hold at once, also for waiting requests, and are durable at the return.
+    /// Changes limits, floors and latency class of the reads and writes of a volume of a pool. They hold at once, also for
+    /// waiting requests, and are durable at the return.
     ///
     /// # Errors
-    /// When it is no volume of a pool; those of the device, after which nothing can be written any more.
-    pub async fn limit(&self, requests: Option<u32>, blocks: Option<u32>) -> Result<(), VolumeError> {
-        let volume = self.of_pool.as_ref().ok_or(PoolError::NotInPool)?;
-        let change = move |Rates { requests: of_requests, blocks: of_blocks }: &mut Rates| {
-            *of_requests = requests.unwrap_or(*of_requests);
-            *of_blocks = blocks.unwrap_or(*of_blocks);
-        };
-        Ok(volume.set(move |record| change(&mut record.limits)).await?)
+    /// When it is no volume of a pool, or a floor is above its limit; those of the device, after which nothing can be
+    /// written any more.
+    pub async fn set_qos(&self, change: impl FnOnce(&mut Qos) + 'static) -> Result<(), VolumeError> {
+        self.of_pool.as_ref().ok_or(PoolError::NotInPool)?.set_qos(change).await
     }
 
     /// Guarantees `blocks` blocks of room to a volume of a pool, with its snapshots: other volumes cannot take it, so writes
@@ -302,23 +298,38 @@ impl Volume {
         self.of_pool.as_ref().map_or(0, |volume| volume.with_record(|record| record.guaranteed))
     }
 
-    /// Limits of reads and writes, in requests and in blocks a second; of a snapshot, those of its volume. Only volumes of
-    /// a pool have any.
-    pub fn limits(&self) -> Rates {
-        self.of_pool.as_ref().map_or_else(Rates::default, VolumeOfPool::limits)
+    /// Limits, floors and latency class of reads and writes; of a snapshot, those of its volume. Only volumes of a pool have
+    /// any.
+    pub fn qos(&self) -> Qos {
+        self.of_pool.as_ref().map_or_else(Qos::default, VolumeOfPool::qos)
     }
 
-    /// Waits until a user's read or write of `blocks` blocks is within the limits. The server of the volume calls it before
-    /// the request holds anything that other requests may need. Without limits it neither waits nor reads the clock.
-    /// `now_us` is the time in microseconds from an arbitrary origin, and `sleep` waits for a number of microseconds.
+    /// Whether users' reads and writes have to be admitted ([`Volume::admit`]): the volume has limits, or a volume of its
+    /// pool has a floor or a latency class.
+    pub fn needs_admission(&self) -> bool {
+        self.of_pool.as_ref().is_some_and(VolumeOfPool::needs_admission)
+    }
+
+    /// Waits until a user's read or write of `blocks` blocks is within the limits, and as throttling requires. The server of
+    /// the volume calls it before the request holds anything that other requests may need; [`Volume::answered`] has to
+    /// follow. Without limits, floors and latency classes it neither waits nor reads the clock. `now_us` is the time in
+    /// microseconds from an arbitrary origin, and `sleep` waits for a number of microseconds.
     pub async fn admit<F: Future<Output = ()>>(
         &self,
         blocks: u64,
         now_us: impl Fn() -> u64,
         sleep: impl Fn(u64) -> F,
-    ) {
+    ) -> AdmittedRequest {
+        match &self.of_pool {
+            Some(volume) => volume.admit(blocks, now_us, sleep).await,
+            None => AdmittedRequest::UNCOUNTED,
+        }
+    }
+
+    /// Counts the completion of an admitted request of `blocks` blocks.
+    pub fn answered(&self, admitted: AdmittedRequest, blocks: u64, now_us: impl Fn() -> u64) {
         if let Some(volume) = &self.of_pool {
-            volume.admit(blocks, now_us, sleep).await;
+            volume.answered(admitted, blocks, now_us);
         }
     }
 
@@ -383,7 +394,8 @@ impl Volume {
                 (all.sector, all.codec, all.unit) = (record.sector, record.codec, record.unit);
                 (all.queue_seconds, all.guaranteed) = (record.queue_seconds, record.guaranteed);
             });
-            all.limits = volume.limits();
+            all.qos = volume.qos();
+            (all.held_to, all.out_of_reach) = volume.throttling();
         }
         all
     }

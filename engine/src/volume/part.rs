@@ -10,7 +10,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     format::name::wrong_with_name,
-    limit::{RateLimiter, Rates},
+    qos::{AdmittedRequest, Qos, QosControl, QosState},
     runtime::{Exclusive, Gate, Runtime, give_way},
     volume::{
         address::Unit,
@@ -54,6 +54,8 @@ pub struct PoolCore {
     pub changes: Exclusive,
     /// Held while blocks of an extent are passed on from a snapshot.
     pub passing: Exclusive,
+    /// Throttling of volumes for the floors and latency classes of others.
+    pub qos: QosControl,
 }
 
 /// A volume, as its pool knows it: also a snapshot, or a clone.
@@ -64,10 +66,8 @@ pub struct PoolVolume {
     pub record: RefCell<VolumeRecord>,
     /// [`VolumeRecord::blocks`], for requests.
     pub blocks: Cell<u64>,
-    /// [`VolumeRecord::limits`], for requests.
-    limits: Cell<Rates>,
-    /// Admission of requests within these, also of those to its snapshots.
-    limiter: RateLimiter,
+    /// Admission of requests by [`VolumeRecord::qos`], also of those to its snapshots.
+    pub qos_state: QosState,
     /// Extent of the pool for each of its own, as far as they are known; 0 for none.
     extents: RefCell<Vec<u32>>,
     /// Number of these extents.
@@ -175,8 +175,7 @@ impl PoolVolume {
             slot,
             origin: record.origin,
             blocks: Cell::new(record.blocks),
-            limits: Cell::new(record.limits),
-            limiter: RateLimiter::default(),
+            qos_state: QosState::new(record.qos),
             record: RefCell::new(record),
             extents: RefCell::default(),
             extent_count: Cell::new(0),
@@ -272,6 +271,22 @@ impl PoolCore {
         Ok(found.cloned().ok_or_else(|| PoolError::NoVolume { name: name.into() })?)
     }
 
+    /// Notes whether any volume has a floor or a latency class.
+    pub fn note_guarantees(&self) {
+        let volumes = self.volumes.borrow();
+        self.qos.note_guarantees(volumes.values().map(|volume| &volume.qos_state));
+    }
+
+    /// Updates the throttling of volumes, if that is due. There is no periodic task: each request does so when it arrives,
+    /// and while it waits.
+    fn look(&self, now_us: impl Fn() -> u64) {
+        if self.qos.has_guarantees() {
+            let volumes = self.volumes.borrow();
+            let heads = volumes.values().filter(|volume| volume.number() == 0);
+            self.qos.look(now_us(), heads.map(|volume| (&volume.qos_state, 1)));
+        }
+    }
+
     /// The lowest free slots. The caller holds `changes`.
     pub fn free_slots(&self, number: usize) -> Result<Vec<u32>, PoolError> {
         let volumes = self.volumes.borrow();
@@ -294,6 +309,7 @@ impl PoolCore {
         }
         let volume = Rc::new(PoolVolume::new(slot, record));
         self.volumes.borrow_mut().insert(slot, volume.clone());
+        self.note_guarantees();
         Ok(volume)
     }
 
@@ -326,10 +342,9 @@ impl PoolCore {
         }
         self.write_record(volume.slot, &record).await?;
         volume.blocks.set(record.blocks);
-        if volume.limits.replace(record.limits) != record.limits {
-            volume.limiter.reset();
-        }
+        volume.qos_state.set(record.qos);
         *volume.record.borrow_mut() = record;
+        self.note_guarantees();
         Ok(())
     }
 
@@ -364,6 +379,7 @@ impl PoolCore {
         self.space.discard(volume.slot.into(), 1).await?;
         self.space.flush().await?;
         self.volumes.borrow_mut().remove(&volume.slot);
+        self.note_guarantees();
         Ok(())
     }
 
@@ -515,21 +531,59 @@ impl VolumeOfPool {
 
     /// Changes settings in the record; durable at the return.
     pub async fn set(&self, change: impl FnOnce(&mut VolumeRecord) + 'static) -> Result<(), DeviceError> {
+        let always = move |record: &mut VolumeRecord| {
+            change(record);
+            Ok(())
+        };
+        self.set_if(always).await
+    }
+
+    /// As [`VolumeOfPool::set`], unless `change` fails.
+    async fn set_if<E: From<DeviceError> + 'static>(
+        &self,
+        change: impl FnOnce(&mut VolumeRecord) -> Result<(), E> + 'static,
+    ) -> Result<(), E> {
         self.check_writable()?;
         let of_pool = self.clone();
         let changed = async move {
             let VolumeOfPool { pool, volume } = of_pool;
             let _changing = pool.changes.take().await;
             let mut record = volume.record.borrow().clone();
-            change(&mut record);
-            pool.change_record(&volume, record).await
+            change(&mut record)?;
+            Ok(pool.change_record(&volume, record).await?)
         };
         self.pool.runtime.run_whole(changed).await
     }
 
-    /// Limits of reads and writes. A snapshot shares those of the volume that it was made of, and their meter.
-    pub fn limits(&self) -> Rates {
-        self.pool.head_of(&self.volume).map_or(self.volume.limits.get(), |head| head.limits.get())
+    /// The volume by whose quality of service requests are admitted: of a snapshot, the one that it was made of.
+    fn client(&self) -> Rc<PoolVolume> {
+        self.pool.head_of(&self.volume).unwrap_or_else(|| self.volume.clone())
+    }
+
+    /// Limits, floors and latency class of reads and writes; of a snapshot, those of its volume.
+    pub fn qos(&self) -> Qos {
+        self.client().qos_state.qos()
+    }
+
+    /// As [`super::Volume::set_qos`].
+    pub async fn set_qos(&self, change: impl FnOnce(&mut Qos) + 'static) -> Result<(), VolumeError> {
+        let change_if_possible = move |record: &mut VolumeRecord| {
+            change(&mut record.qos);
+            if record.qos.is_possible() { Ok(()) } else { Err(PoolError::FloorAboveLimit.into()) }
+        };
+        self.set_if(change_if_possible).await
+    }
+
+    /// Whether requests have to be admitted.
+    pub fn needs_admission(&self) -> bool {
+        self.pool.qos.has_guarantees() || !self.qos().limits.is_none()
+    }
+
+    /// The rate to which it is throttled for others, in blocks a second, and whether its floors and its latency target are
+    /// out of reach.
+    pub fn throttling(&self) -> (Option<u64>, [bool; 2]) {
+        let client = self.client();
+        (client.qos_state.held_to(), client.qos_state.out_of_reach())
     }
 
     /// As [`super::Volume::admit`].
@@ -538,10 +592,22 @@ impl VolumeOfPool {
         blocks: u64,
         now_us: impl Fn() -> u64,
         sleep: impl Fn(u64) -> F,
-    ) {
-        let head = self.pool.head_of(&self.volume);
-        let PoolVolume { limits, limiter, .. } = &**head.as_ref().unwrap_or(&self.volume);
-        limiter.admit(|| limits.get(), blocks, now_us, sleep).await;
+    ) -> AdmittedRequest {
+        let (pool, now_us) = (&self.pool, &now_us);
+        pool.look(now_us);
+        let sleep = |us| {
+            let slept = sleep(us);
+            async move {
+                slept.await;
+                pool.look(now_us);
+            }
+        };
+        pool.qos.admit(&self.client().qos_state, blocks, now_us, sleep).await
+    }
+
+    /// As [`super::Volume::answered`].
+    pub fn answered(&self, admitted: AdmittedRequest, blocks: u64, now_us: impl Fn() -> u64) {
+        self.pool.qos.answered(&self.client().qos_state, admitted, blocks, now_us);
     }
 
     /// As [`super::Volume::grow`].

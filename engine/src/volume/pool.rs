@@ -3,7 +3,7 @@
 use crate::{
     buf::BLOCK,
     device::{DeviceError, ZonedDevice},
-    limit::Rates,
+    qos::{Qos, QosControl},
     runtime::{Exclusive, Runtime, give_way},
     volume::{
         address::Unit,
@@ -54,8 +54,8 @@ pub struct NewVolume {
     pub codec: Option<Codec>,
     /// Largest number of blocks that are compressed together.
     pub unit: Unit,
-    /// Limits of its reads and writes.
-    pub limits: Rates,
+    /// Limits, floors and latency class of its reads and writes.
+    pub qos: Qos,
     /// Blocks of room that are guaranteed to it.
     pub guaranteed: u64,
 }
@@ -110,6 +110,7 @@ impl Pool {
             volumes: volumes.into(),
             changes: Exclusive::default(),
             passing: Exclusive::default(),
+            qos: QosControl::default(),
         };
         let core = Rc::new(core);
         read_records(&core).await?;
@@ -229,7 +230,7 @@ impl Pool {
     }
 
     /// Adds a clone of a snapshot: a volume with its contents, which takes no room before it is written. Its size is that
-    /// of the snapshot, and it has no limits.
+    /// of the snapshot, and it has no limits, floors or latency class.
     ///
     /// # Errors
     /// As [`Pool::add`]; when there is no such snapshot.
@@ -266,7 +267,10 @@ impl Pool {
     pub async fn add(&self, new: NewVolume) -> Result<Volume, VolumeError> {
         let pool = self.core.clone();
         let added = async move {
-            let NewVolume { name, uuid, blocks, sector, codec, unit, limits, guaranteed } = new;
+            let NewVolume { name, uuid, blocks, sector, codec, unit, qos, guaranteed } = new;
+            if !qos.is_possible() {
+                return Err(PoolError::FloorAboveLimit.into());
+            }
             if guaranteed > 0 {
                 permit_guarantees(&pool).await?;
             }
@@ -284,7 +288,7 @@ impl Pool {
                 is_removed: false,
                 origin,
                 returns_to: None,
-                limits,
+                qos,
                 guaranteed,
             };
             pool.add(record).await
@@ -429,6 +433,7 @@ async fn read_records(core: &PoolCore) -> Result<(), VolumeError> {
         }
         core.volumes.borrow_mut().insert(slot as u32, Rc::new(PoolVolume::new(slot as u32, record)));
     }
+    core.note_guarantees();
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::{
         name::wrong_with_name,
     },
     frame::{FRAME_BYTES, Frame, FrameFormat, PAYLOAD_BYTES},
-    limit::Rates,
+    qos::{Qos, Rates},
     volume::{
         address::Unit,
         format::FANOUT,
@@ -180,8 +180,8 @@ pub struct VolumeRecord {
     pub origin: VolumeOrigin,
     /// The slot of the snapshot whose contents the volume is getting back.
     pub returns_to: Option<u32>,
-    /// Limits of its reads and writes; none in the record of a snapshot.
-    pub limits: Rates,
+    /// Limits, floors and latency class of its reads and writes; none in the record of a snapshot.
+    pub qos: Qos,
     /// Blocks of room that it and its snapshots may take and others may not; 0 in the record of a snapshot.
     pub guaranteed: u64,
 }
@@ -202,7 +202,9 @@ impl VolumeRecord {
         };
         out.u32(kind).u32(number).u32(self.origin.slot().unwrap_or(0));
         out.u32(self.returns_to.map_or(0, |slot| slot + 1));
-        out.u32(self.limits.requests).u32(self.limits.blocks).u64(self.guaranteed);
+        let Qos { limits, floors, latency_us } = self.qos;
+        out.u32(limits.requests).u32(limits.blocks).u64(self.guaranteed);
+        out.u32(floors.requests).u32(floors.blocks).u32(latency_us);
         sealed(&out.0, (mark, RECORD, slot))
     }
 
@@ -214,7 +216,7 @@ impl VolumeRecord {
         let [codec, level, unit, queue_seconds, is_removed, length] = from.array().ok()?;
         let (name, rest) = from.0.split_at_checked(length as usize)?;
         let mut from = Decoder(rest);
-        // Zeros in records that were written before there were snapshots, limits, or guarantees.
+        // Zeros in records that were written before there were snapshots, limits, guarantees, or floors.
         let (kind, number, of_slot) = (from.u32().ok()?, from.u32().ok()?, from.u32().ok()?);
         let origin = match kind {
             0 if number == 0 && of_slot == 0 => VolumeOrigin::Empty,
@@ -222,6 +224,10 @@ impl VolumeRecord {
             2 if number == 0 => VolumeOrigin::Clone { slot: of_slot },
             _ => return None,
         };
+        let returns_to = from.u32().ok()?.checked_sub(1);
+        let limits = Rates { requests: from.u32().ok()?, blocks: from.u32().ok()? };
+        let guaranteed = from.u64().ok()?;
+        let floors = Rates { requests: from.u32().ok()?, blocks: from.u32().ok()? };
         let record = VolumeRecord {
             name: String::from_utf8(name.to_vec()).ok().filter(|name| wrong_with_name(name).is_none())?,
             uuid,
@@ -232,9 +238,9 @@ impl VolumeRecord {
             queue_seconds,
             is_removed: is_removed == 1,
             origin,
-            returns_to: from.u32().ok()?.checked_sub(1),
-            limits: Rates { requests: from.u32().ok()?, blocks: from.u32().ok()? },
-            guaranteed: from.u64().ok()?,
+            returns_to,
+            qos: Qos { limits, floors, latency_us: from.u32().ok()? },
+            guaranteed,
         };
         let can_be = (1..=MOST_BLOCKS).contains(&blocks) && record.guaranteed <= u32::MAX.into();
         (can_be && is_removed <= 1).then_some(record)
@@ -405,7 +411,11 @@ mod tests {
             is_removed: false,
             origin: VolumeOrigin::Empty,
             returns_to: None,
-            limits: Rates { requests: u32::MAX, blocks: 7 },
+            qos: Qos {
+                limits: Rates { requests: u32::MAX, blocks: 7 },
+                floors: Rates { requests: 5, blocks: 6 },
+                latency_us: 9,
+            },
             guaranteed: u32::MAX.into(),
         }
     }
@@ -452,16 +462,20 @@ mod tests {
     }
 
     #[test]
-    fn volume_record_without_later_fields_has_no_limits_or_guarantee() {
+    fn volume_record_without_later_fields_has_defaults_for_them() {
         let (all, block) = (record("mail"), record("mail").encode(7, 3));
-        // The UUID, the size, the sector, six settings and the name; behind them origin and return, the limits, and the
-        // guarantee.
+        // The UUID, the size, the sector, six settings and the name; behind them origin and return, the limits, the
+        // guarantee, and floors with the latency target.
         let named = 16 + 8 + 4 + 6 + 4;
-        for (end, limits) in
-            [(named, Rates::default()), (named + 16, Rates::default()), (named + 24, all.limits)]
-        {
+        let (none, limited) = (Qos::default(), Qos { limits: all.qos.limits, ..Qos::default() });
+        for (end, qos, guaranteed) in [
+            (named, none, 0),
+            (named + 16, none, 0),
+            (named + 24, limited, 0),
+            (named + 32, limited, all.guaranteed),
+        ] {
             let earlier = sealed(&block[FRAME_BYTES..][..end], (7, RECORD, 3));
-            let without = VolumeRecord { limits, guaranteed: 0, ..all.clone() };
+            let without = VolumeRecord { qos, guaranteed, ..all.clone() };
             assert_eq!(VolumeRecord::decode(&earlier, 7, 3), Some(without), "{end} bytes");
         }
     }

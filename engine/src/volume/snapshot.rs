@@ -12,7 +12,7 @@
 use crate::{
     buf::BLOCK,
     device::DeviceError,
-    limit::Rates,
+    qos::Qos,
     volume::{
         core::Kin,
         error::{PoolError, VolumeError},
@@ -256,12 +256,12 @@ impl PoolCore {
             }
             let number = self.next_number(head, &name)?;
             let origin = VolumeOrigin::Snapshot { slot: head.slot, number };
-            let (limits, guaranteed) = (Rates::default(), 0);
+            let (qos, guaranteed) = (Qos::default(), 0);
             records.push(VolumeRecord {
                 name,
                 uuid,
                 origin,
-                limits,
+                qos,
                 guaranteed,
                 ..head.record.borrow().clone()
             });

@@ -2,7 +2,7 @@
 
 use crate::{
     device::DeviceError,
-    limit::Rates,
+    qos::Qos,
     volume::{address::Unit, piece::Codec, root::SectorSize},
 };
 
@@ -69,8 +69,12 @@ pub struct VolumeStatus {
     pub refused: u64,
     /// Seconds for which a write waits for room; 0 if it fails at once.
     pub queue_seconds: u8,
-    /// Limits of reads and writes.
-    pub limits: Rates,
+    /// Limits, floors and latency class of reads and writes.
+    pub qos: Qos,
+    /// Rate to which they are throttled for other volumes, in blocks a second.
+    pub held_to: Option<u64>,
+    /// Whether the floors, and the latency target, were found to be out of reach.
+    pub out_of_reach: [bool; 2],
     /// Blocks of room that are guaranteed to the volume of a pool with its snapshots.
     pub guaranteed: u64,
     /// Room of a pool, in bytes, that is guaranteed and not taken: only the volumes to which it is guaranteed may take it.

@@ -6,6 +6,7 @@
 use crate::{
     buf::{Buf, BufPool},
     device::{Command, Completer, Completion, DeviceError, Geometry, Slots, ZonedDevice, Zones},
+    qos::{QosControl, QosState},
     runtime::{CombinedOperation, Exclusive, Gate, Runtime},
     table::ZoneTable,
     vzone::{
@@ -16,9 +17,7 @@ use crate::{
         error::VzoneError,
         format::{DeviceIdentity, End, JournalEntry, Spec, StripeGroups},
         options::{Clock, NamespaceOptions},
-        qos_state::QosState,
         shape::GroupShape,
-        throttle::Throttle,
     },
     zone::{Lba, ZoneIndex, ZoneInfo, is_worn},
 };
@@ -48,12 +47,8 @@ pub(super) struct NamespaceCore {
     pub admission: bool,
     /// Congestion window: blocks of each v-zone that may be read at once.
     pub window: Cell<Window>,
-    /// Whether a namespace has a guarantee for which others may be throttled.
-    pub promised: Cell<bool>,
-    /// State of throttling.
-    pub throttle: Cell<Throttle>,
-    /// Queue of the throttled requests of all namespaces: one is admitted at a time.
-    pub turn: Exclusive,
+    /// Throttling of namespaces for the guarantees of others.
+    pub qos: QosControl,
     /// Allocated zones that belong to no v-zone yet.
     pub in_hand: RefCell<Vec<u32>>,
     /// Of these, the target zones of the relocation in progress.
@@ -379,9 +374,7 @@ impl NamespaceCore {
             pace: Cell::default(),
             admission: options.admission,
             window: Cell::default(),
-            promised: Cell::default(),
-            throttle: Cell::default(),
-            turn: Exclusive::default(),
+            qos: QosControl::default(),
             in_hand: RefCell::default(),
             copying: RefCell::default(),
             room: Gate::default(),
@@ -458,6 +451,11 @@ impl NamespaceCore {
     /// The existing namespaces.
     pub fn tenants(&self) -> Vec<Rc<Tenant>> {
         self.tenants.borrow().iter().flatten().cloned().collect()
+    }
+
+    /// Notes whether any namespace has a guarantee.
+    pub fn note_guarantees(&self) {
+        self.qos.note_guarantees(self.tenants().iter().map(|tenant| &tenant.qos_state));
     }
 
     /// Removes zones from `in_hand`, since they belong to a v-zone now, or are released.
@@ -538,7 +536,7 @@ impl Tenant {
 
     /// Its present specification.
     pub fn spec(&self) -> Spec {
-        Spec { qos: self.qos_state.qos.get(), ..self.spec.clone() }
+        Spec { qos: self.qos_state.qos(), ..self.spec.clone() }
     }
 
     /// Checks that no v-zone beyond the first `zones` holds data.

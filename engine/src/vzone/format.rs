@@ -9,7 +9,7 @@ use crate::{
     buf::BLOCK,
     format::codec::{Decoder, Encoder, TooShort},
     frame::{FRAME_BYTES, Frame, FrameError, FrameFormat},
-    vzone::qos::{Qos, Rates},
+    qos::{Qos, Rates},
 };
 
 /// Version of this format. A change of any layout raises it.

@@ -1,10 +1,10 @@
 //! Namespaces on one zoned device, each of them a zoned device of its own for one tenant (eZNS, elastic zones).
 //!
 //! docs/NAMESPACES.md is the design: the layout, the order in which writes become durable, and why no physical zone
-//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`], [`qos`],
-//! [`throttle`], [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
+//! ever has two owners. In reading order: [`shape`], [`balloon`], [`congestion`], [`admission`],
+//! [`arbiter`] and [`mod@format`] decide without waiting; [`core`](self) holds the state of running
 //! namespaces; `request`, `flush`, `manage` and `recover` are their operations, which use `journal`, `allocate`,
-//! `group_end` and `transfer`; `workers` starts them, and `admit` admits the requests of clients.
+//! `group_end` and `transfer`; `workers` starts them. [`crate::qos`] admits the requests of clients.
 
 pub mod admission;
 pub mod arbiter;
@@ -13,18 +13,14 @@ pub mod congestion;
 pub mod error;
 pub mod format;
 pub mod options;
-pub mod qos;
 pub mod shape;
-pub mod throttle;
 
-mod admit;
 mod allocate;
 mod core;
 mod flush;
 mod group_end;
 mod journal;
 mod manage;
-mod qos_state;
 mod recover;
 mod request;
 mod tenants;
@@ -32,11 +28,9 @@ mod transfer;
 mod workers;
 
 pub use self::{
-    admit::AdmittedRequest,
     error::VzoneError,
     format::{NamespaceLayout, Spec},
     options::{Clock, NamespaceOptions, PATIENCE_US},
-    qos::{Qos, Rates},
 };
 
 use self::core::{NamespaceCore, Tenant, Vzone, WorkerJob};
@@ -44,6 +38,7 @@ use crate::{
     buf::Buf,
     device::{Command, Completion, Done, Geometry, Status, ZonedDevice, Zones},
     evidence::Presence,
+    qos::{AdmittedRequest, Qos},
     runtime::Runtime,
     table::WriteEffect,
     zone::{Lba, ZoneIndex},
@@ -140,7 +135,7 @@ impl Namespaces {
     ) -> Result<Namespaces, VzoneError> {
         let patience_us = options.patience_us;
         let core = recover::open(runtime, device, options).await?;
-        admit::note_promises(&core);
+        core.note_guarantees();
         // Relocations of sealed v-zones take their tickets before any command can.
         for tenant in core.tenants() {
             for zone in 0..tenant.geometry.zones as usize {
@@ -219,7 +214,10 @@ impl Namespaces {
         request::update_read_window(core, now_us, &tenants);
         // A synchronous writer is seldom active at the moment of a tick, but needs its tokens in time.
         let mut busy = request::update_write_pace(core, now_us, &tenants);
-        busy |= core.promised.get() && admit::look(core, now_us, &tenants);
+        if core.qos.has_guarantees() {
+            core.qos.look(now_us, tenants.iter().map(|tenant| (&tenant.qos_state, tenant.spec.weight)));
+            busy |= tenants.iter().any(|tenant| tenant.qos_state.is_asking());
+        }
         for tenant in tenants {
             let frozen = {
                 let state = tenant.state.borrow();
@@ -359,7 +357,7 @@ impl Namespace {
             read_window_blocks: self.core.window.get().blocks().filter(|blocks| *blocks < u64::MAX),
             tokens: open().map(|vzone| vzone.tokens.blocks()).sum(),
             held_to: self.tenant.qos_state.held_to(),
-            out_of_reach: self.tenant.qos_state.standing.get().out_of_reach(),
+            out_of_reach: self.tenant.qos_state.out_of_reach(),
         }
     }
 
@@ -393,12 +391,14 @@ impl Namespace {
         blocks: u64,
         sleep: impl Fn(u64) -> F,
     ) -> AdmittedRequest {
-        admit::let_in(&self.core, &self.tenant, blocks, sleep).await
+        let Namespace { core, tenant } = self;
+        core.qos.admit(&tenant.qos_state, blocks, || core.now_us(), sleep).await
     }
 
     /// Counts the completion of an admitted request of `blocks` blocks.
-    pub fn answered(&self, passed: AdmittedRequest, blocks: u64) {
-        admit::answered(&self.core, &self.tenant, passed, blocks);
+    pub fn answered(&self, admitted: AdmittedRequest, blocks: u64) {
+        let Namespace { core, tenant } = self;
+        core.qos.answered(&tenant.qos_state, admitted, blocks, || core.now_us());
     }
 
     /// Checks a command against the zone table, and starts it.

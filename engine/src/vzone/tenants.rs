@@ -3,14 +3,14 @@
 //! These run as tasks ([`crate::runtime::Runtime::run_whole`]): a namespace that is recorded in the journal and not in
 //! memory, or the reverse, would stay so until the next start.
 
-use crate::vzone::{
-    admit,
-    core::{NamespaceCore, Tenant, Vzone},
-    error::VzoneError,
-    format::{End, JournalEntry, MOST_NAMESPACES, Spec, StripeGroups},
-    journal, manage,
+use crate::{
     qos::Qos,
-    recover,
+    vzone::{
+        core::{NamespaceCore, Tenant, Vzone},
+        error::VzoneError,
+        format::{End, JournalEntry, MOST_NAMESPACES, Spec, StripeGroups},
+        journal, manage, recover,
+    },
 };
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ pub async fn add(core: &Rc<NamespaceCore>, spec: Spec) -> Result<Rc<Tenant>, Vzo
     }
     let apply = || tenant.state.borrow_mut().removed = false;
     journal::record(core, JournalEntry::Namespace(id as u32, spec), apply).await?;
-    admit::note_promises(core);
+    core.note_guarantees();
     Ok(tenant)
 }
 
@@ -60,7 +60,7 @@ pub async fn resize(core: &Rc<NamespaceCore>, name: &str, zones: u32) -> Result<
         // The state is copied only now: a flush for another namespace may have marked losses in it meanwhile.
         let new = Rc::new(old.resized(spec, geometry));
         core.tenants.borrow_mut()[new.id as usize] = Some(new.clone());
-        admit::note_promises(core);
+        core.note_guarantees();
         resized = Some(new);
     };
     journal::record(core, entry, apply).await?;
@@ -77,10 +77,8 @@ pub async fn set_qos(core: &Rc<NamespaceCore>, name: &str, qos: Qos) -> Result<R
     }
     let entry = Spec { qos, ..tenant.spec() };
     let apply = || {
-        if tenant.qos_state.qos.replace(qos) != qos {
-            tenant.qos_state.standing.take();
-        }
-        admit::note_promises(core);
+        tenant.qos_state.set(qos);
+        core.note_guarantees();
     };
     journal::record(core, JournalEntry::Namespace(tenant.id, entry), apply).await?;
     Ok(tenant)
@@ -94,7 +92,7 @@ pub async fn remove(core: &Rc<NamespaceCore>, name: &str) -> Result<(), VzoneErr
     let apply = || {
         (0..tenant.geometry.zones as usize).for_each(|zone| manage::empty(core, &tenant, zone));
         core.tenants.borrow_mut()[tenant.id as usize] = None;
-        admit::note_promises(core);
+        core.note_guarantees();
     };
     Ok(journal::record(core, JournalEntry::Removed(tenant.id), apply).await?)
 }

@@ -31,8 +31,9 @@ use engine::{
     array::{Array, Drive},
     buf::BLOCK,
     device::ZonedDevice,
+    qos::Qos,
     volume::{Volume, VolumeCreateOptions, VolumeOptions},
-    vzone::{self, Namespaces, PATIENCE_US, Qos, Spec},
+    vzone::{self, Namespaces, PATIENCE_US, Spec},
 };
 use rustix::io::Errno;
 use serde::Serialize;

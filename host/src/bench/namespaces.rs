@@ -17,8 +17,9 @@ use anyhow::{Context, Result};
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, ZonedDevice, Zones},
+    qos::Qos,
     runtime::Runtime,
-    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Spec},
+    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Spec},
     zone::{Lba, ZoneIndex},
 };
 use serde::Serialize;

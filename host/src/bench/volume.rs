@@ -199,7 +199,7 @@ impl VolumeRig {
                     sector: SectorSize::default(),
                     codec: None,
                     unit: Unit::BLOCK,
-                    limits: Default::default(),
+                    qos: Default::default(),
                     guaranteed: 0,
                 };
                 volumes.push(pool.add(new).await?);

@@ -68,6 +68,7 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
             "zoneraid volume set tank --lend 1G",
             "zoneraid volume set tank/mail --iops 5000 --bandwidth 200M",
             "zoneraid volume set tank/mail --iops 0",
+            "zoneraid volume set tank/mail --floor-iops 2000 --latency 1000",
             "zoneraid volume set tank/mail --guarantee 50G",
         ],
     ),

@@ -26,7 +26,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     adapt::overlay::Overlay,
     device::{Geometry, ZonedDevice},
-    vzone::{Namespace, NamespaceLayout, Namespaces, Qos, Rates, Spec, VzoneError},
+    qos::{Qos, Rates},
+    vzone::{Namespace, NamespaceLayout, Namespaces, Spec, VzoneError},
 };
 use serde::Serialize;
 use std::rc::Rc;

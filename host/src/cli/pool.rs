@@ -14,6 +14,7 @@ use crate::{
         name::{ArrayName, NamespaceName, SnapshotName, SnapshotOfArray},
         pool::{self, ArrayPool, WantedVolume, carrier},
         protocol::{Request, VolumeChange},
+        qos::NewQos,
     },
     members::{self, Session, find_running},
     process::{
@@ -226,7 +227,7 @@ impl PoolArray {
         name: &NamespaceName,
         blocks: u64,
         (compression, unit, sector): (Compression, Unit, SectorSize),
-        (limits, guaranteed_blocks): ([u32; 2], u64),
+        (qos, guaranteed_blocks): (NewQos, u64),
     ) -> Result<u8> {
         let wanted = WantedVolume {
             name: name.name.clone(),
@@ -234,7 +235,7 @@ impl PoolArray {
             sector_bytes: sector as u32,
             compression,
             unit_bytes: unit.bytes() as u64,
-            limits,
+            qos,
             guaranteed_blocks,
         };
         let (array, volume, is_running) = match self {
@@ -516,7 +517,7 @@ mod tests {
         process::output::undescribed,
         report::{RatesReport, WhenFull},
     };
-    use engine::limit::Rates;
+    use engine::qos::Rates;
 
     #[test]
     fn json_output_matches_schema() {
@@ -541,6 +542,11 @@ mod tests {
             unit_bytes: 4096,
             when_full: WhenFull(0),
             limits: RatesReport::of(Rates { requests: 0, blocks: 9 }),
+            floors: RatesReport::of(Rates { requests: 8, blocks: 0 }),
+            latency_us: Some(500),
+            held_to_bytes_per_second: Some(4096),
+            floors_out_of_reach: false,
+            latency_out_of_reach: true,
             guaranteed_bytes: 4096,
             block_device: None,
             link: None,

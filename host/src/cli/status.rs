@@ -168,6 +168,8 @@ pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
         "COMPRESSION",
         "WHEN FULL",
         "LIMITS",
+        "FLOORS",
+        "LATENCY",
         "GUARANTEED",
         "ORIGIN",
     ];
@@ -186,6 +188,8 @@ pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
             volume.compression.to_string(),
             volume.when_full.to_string(),
             volume.limits.words(),
+            volume.floors.words(),
+            latency_words(volume.latency_us),
             if volume.guaranteed_bytes == 0 { none() } else { show(volume.guaranteed_bytes) },
             volume.clone_of.clone().unwrap_or_else(none),
         ]);
@@ -194,7 +198,7 @@ pub fn volumes_text(volumes: &[PoolVolumeReport]) -> String {
             let sizes = [snapshot.size_bytes, snapshot.allocated_bytes].map(show);
             let counted = [snapshot.own_bytes, snapshot.shared_bytes].map(counted);
             let mut row = vec![name, none()];
-            row.extend(sizes.into_iter().chain(counted).chain((0..6).map(|_| none())));
+            row.extend(sizes.into_iter().chain(counted).chain((0..8).map(|_| none())));
             row
         }));
     }

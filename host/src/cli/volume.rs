@@ -16,6 +16,7 @@ use crate::{
 use anyhow::{Context, Error, Result, bail, ensure};
 use engine::{
     device::ZonedDevice,
+    qos::Qos,
     volume::{NoVolume, PoolError, Volume, VolumeCreateOptions, VolumeError, VolumeOptions, VolumePlan},
 };
 use serde::Serialize;
@@ -52,16 +53,17 @@ struct VolumeResizeOutput {
 
 pub fn run(output: Output, verb: Verb) -> Result<u8> {
     match verb {
-        Verb::Create { array, size, compression, unit, sector_size, limits } => {
-            let (guaranteed, limits) = (limits.guarantee, limits.rates());
+        Verb::Create { array, size, compression, unit, sector_size, shares } => {
             if let Some((pool, below)) = pool::of(output, &array)? {
                 let blocks =
                     size.with_context(|| format!("the size of {below} is needed: add --size SIZE"))?;
-                let shares = (limits.map(Option::unwrap_or_default), guaranteed.unwrap_or(0));
+                let mut qos = Qos::default();
+                shares.qos().apply(&mut qos);
+                let shares = (qos.into(), shares.guarantee.unwrap_or(0));
                 return pool.create(output, &below, blocks, (compression, unit, sector_size), shares);
             }
-            ensure!(limits == [None; 2], PoolError::NotInPool);
-            ensure!(guaranteed.is_none(), PoolError::NoGuarantee);
+            ensure!(shares.qos().is_none(), PoolError::NotInPool);
+            ensure!(shares.guarantee.is_none(), PoolError::NoGuarantee);
             let (uuid, codec) = (new_uuid()?, compression.0);
             create(
                 output,
@@ -84,15 +86,15 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Rollback { snapshot, yes } => pool::roll_back(output, &snapshot, yes),
         Verb::Diff { snapshot, later } => pool::diff(output, snapshot, later),
         Verb::Resize { array, size } => resize(output, &array, size),
-        Verb::Set { array, compression, unit, lend, when_full, limits } => {
+        Verb::Set { array, compression, unit, lend, when_full, shares } => {
             let unit_bytes = unit.map(|unit| unit.bytes() as u64);
             let change = VolumeChange {
                 compression,
                 unit_bytes,
                 lent_blocks: lend,
                 when_full,
-                limits: limits.rates(),
-                guaranteed_blocks: limits.guarantee,
+                qos: shares.qos(),
+                guaranteed_blocks: shares.guarantee,
                 blocks: None,
             };
             let (set, _) = set(output, &array, change)?;
@@ -104,8 +106,8 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
 
 /// The changed settings in words.
 fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
-    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, limits, guaranteed_bytes, .. } =
-        set;
+    let VolumeSet { array, compression, unit_bytes, lent_bytes, when_full, .. } = set;
+    let VolumeSet { limits, floors, latency_us, guaranteed_bytes, .. } = set;
     let mut text = String::new();
     if change.compression.is_some() || change.unit_bytes.is_some() {
         text += &match compression.0 {
@@ -128,10 +130,22 @@ fn set_text(set: &VolumeSet, change: VolumeChange) -> String {
             seconds => format!("writes without free space on '{array}' wait for up to {seconds} seconds\n"),
         };
     }
-    if change.limits != [None; 2] {
+    if change.qos.limits != [None; 2] {
         text += &match limits.is_none() {
             true => format!("reads and writes of {array} are not limited\n"),
             false => format!("reads and writes of {array} are limited to {}\n", limits.words()),
+        };
+    }
+    if change.qos.floors != [None; 2] {
+        text += &match floors.is_none() {
+            true => format!("no reads and writes of {array} are guaranteed\n"),
+            false => format!("{array} gets at least {} under sufficient load\n", floors.words()),
+        };
+    }
+    if change.qos.latency_us.is_some() {
+        text += &match latency_us {
+            None => format!("reads and writes of {array} have no latency target\n"),
+            Some(us) => format!("reads and writes of {array} have a latency target of {us} us\n"),
         };
     }
     if change.guaranteed_blocks.is_some() {
@@ -353,7 +367,7 @@ pub fn refuse_if_there(session: &Session, name: &ArrayName, below: Option<&Names
 mod tests {
     use super::*;
     use crate::report::{RatesReport, WhenFull};
-    use engine::{limit::Rates, volume::Codec};
+    use engine::{qos::Rates, volume::Codec};
 
     #[test]
     fn json_output_matches_schema() {
@@ -386,6 +400,8 @@ mod tests {
             lent_bytes: 0,
             when_full,
             limits: RatesReport::of(Rates { requests: 9, blocks: 0 }),
+            floors: RatesReport::of(Rates { requests: 0, blocks: 8 }),
+            latency_us: Some(500),
             guaranteed_bytes: 4096,
             size_bytes: 4096,
             usable_bytes: 4096,

@@ -1,7 +1,10 @@
 //! Arguments of `volume` on the command line. Doc comments of commands and options are the help texts.
 
 use crate::{
-    control::name::{ArrayName, NamespaceName, SnapshotOfArray},
+    control::{
+        name::{ArrayName, NamespaceName, SnapshotOfArray},
+        qos::QosChange,
+    },
     process::size,
     report::{Compression, WhenFull},
 };
@@ -58,7 +61,7 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "BYTES", value_parser = sector_size, default_value = "4096")]
         sector_size: SectorSize,
         #[command(flatten)]
-        limits: LimitOptions,
+        shares: ShareOptions,
     },
     /// List the volumes of a pool
     List {
@@ -136,12 +139,24 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
-    /// Change the compression of a volume, its limits, and its behaviour when it is full
+    /// Change the compression of a volume, its limits and floors, and its behaviour when it is full
     ///
-    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits and
-    /// guaranteed space are those of one volume of a pool, and hold at once. Settings that are not given stay unchanged.
+    /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits,
+    /// floors, latency target and guaranteed space are those of one volume of a pool, and hold at once. Settings that are
+    /// not given stay unchanged.
     #[command(group(ArgGroup::new("change").required(true).multiple(true).args(
-        ["compression", "unit", "lend", "when_full", "iops", "bandwidth", "guarantee"]
+        [
+            "compression",
+            "unit",
+            "lend",
+            "when_full",
+            "iops",
+            "bandwidth",
+            "floor_iops",
+            "floor_bandwidth",
+            "latency",
+            "guarantee",
+        ]
     )))]
     Set {
         /// Name, UUID or path of the array, ARRAY/NAME, or ARRAY/NAMESPACE/NAME
@@ -161,27 +176,43 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "fail|queue|queue:SECONDS")]
         when_full: Option<WhenFull>,
         #[command(flatten)]
-        limits: LimitOptions,
+        shares: ShareOptions,
     },
 }
 
-/// Limits and guaranteed space of a volume of a pool.
+/// Limits, floors, latency target and guaranteed space of a volume of a pool.
 #[derive(Clone, Copy, Args)]
-pub struct LimitOptions {
+pub struct ShareOptions {
     /// Limit of reads and writes per second of a volume of a pool and its snapshots; 0 for none
     #[arg(long, value_name = "N")]
     pub iops: Option<u32>,
     /// Limit of bytes read and written per second of a volume of a pool and its snapshots; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = limit_blocks)]
     pub bandwidth: Option<u32>,
+    /// Guaranteed reads and writes per second of a volume of a pool under sufficient load, at most --iops: other volumes
+    /// are throttled for it; 0 for none
+    #[arg(long, value_name = "N")]
+    pub floor_iops: Option<u32>,
+    /// Guaranteed bytes read and written per second of a volume of a pool under sufficient load, at most --bandwidth; 0
+    /// for none
+    #[arg(long, value_name = "SIZE", value_parser = limit_blocks)]
+    pub floor_bandwidth: Option<u32>,
+    /// Latency target in microseconds for 99.9 % of the reads and writes of a volume of a pool: other volumes are
+    /// throttled for it; 0 for none
+    #[arg(long, value_name = "US")]
+    pub latency: Option<u32>,
     /// Space that only this volume of a pool and its snapshots may take, so that their writes are not refused; 0 for none
     #[arg(long, value_name = "SIZE", value_parser = lent_blocks)]
     pub guarantee: Option<u64>,
 }
 
-impl LimitOptions {
-    /// In requests and in blocks a second.
-    pub fn rates(self) -> [Option<u32>; 2] {
-        [self.iops, self.bandwidth]
+impl ShareOptions {
+    /// The limits, floors and latency target.
+    pub fn qos(self) -> QosChange {
+        QosChange {
+            limits: [self.iops, self.bandwidth],
+            floors: [self.floor_iops, self.floor_bandwidth],
+            latency_us: self.latency,
+        }
     }
 }

@@ -4,4 +4,5 @@ pub mod client;
 pub mod name;
 pub mod pool;
 pub mod protocol;
+pub mod qos;
 pub mod tenants;

@@ -1,6 +1,6 @@
 //! Volumes of the pool on an array: changes of them, by the daemon of the array or by a command.
 
-use super::name::SnapshotName;
+use super::{name::SnapshotName, qos::NewQos};
 use crate::{
     process::{
         output::{new_uuid, quoted, uuid},
@@ -9,10 +9,7 @@ use crate::{
     report::{ChangedRange, Compression, PoolVolumeReport, RatesReport, SnapshotReport, WhenFull},
 };
 use anyhow::{Context, Result, anyhow, ensure};
-use engine::{
-    limit::Rates,
-    volume::{NewSnapshot, NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError},
-};
+use engine::volume::{NewSnapshot, NewVolume, Pool, PoolError, SectorSize, Unit, Volume, VolumeError};
 use serde::{Deserialize, Serialize};
 
 /// A volume to be added to a pool.
@@ -26,8 +23,8 @@ pub struct WantedVolume {
     /// Compression of its data, and its unit.
     pub compression: Compression,
     pub unit_bytes: u64,
-    /// Limits of its reads and writes, in requests and in blocks a second; 0 for none.
-    pub limits: [u32; 2],
+    /// Limits, floors and latency target of its reads and writes.
+    pub qos: NewQos,
     /// Blocks of space that are guaranteed to it; 0 for none.
     pub guaranteed_blocks: u64,
 }
@@ -50,7 +47,6 @@ impl ArrayPool {
     /// # Errors
     /// The name is taken, or the size is impossible.
     pub async fn add(&self, wanted: &WantedVolume) -> Result<Volume> {
-        let [requests, blocks] = wanted.limits;
         let new = NewVolume {
             name: wanted.name.clone(),
             uuid: new_uuid()?,
@@ -58,7 +54,7 @@ impl ArrayPool {
             sector: SectorSize::from_bytes(wanted.sector_bytes).context("invalid sector size")?,
             codec: wanted.compression.0,
             unit: Unit::from_bytes(wanted.unit_bytes).context("invalid compression unit")?,
-            limits: Rates { requests, blocks },
+            qos: wanted.qos.into(),
             guaranteed: wanted.guaranteed_blocks,
         };
         self.pool.add(new).await.map_err(|error| self.explain(error))
@@ -217,7 +213,12 @@ pub fn report(pool: &Pool, volume: &Volume) -> PoolVolumeReport {
         compression: Compression(status.codec),
         unit_bytes: status.unit.bytes() as u64,
         when_full: WhenFull(status.queue_seconds),
-        limits: RatesReport::of(status.limits),
+        limits: RatesReport::of(status.qos.limits),
+        floors: RatesReport::of(status.qos.floors),
+        latency_us: Some(status.qos.latency_us).filter(|us| *us > 0),
+        held_to_bytes_per_second: status.held_to.map(bytes),
+        floors_out_of_reach: status.out_of_reach[0],
+        latency_out_of_reach: status.out_of_reach[1],
         guaranteed_bytes: bytes(status.guaranteed),
         block_device: None,
         link: None,

@@ -4,7 +4,8 @@
 use super::{
     name::{MemberName, SnapshotName},
     pool::WantedVolume,
-    tenants::{NewNamespace, NewQos},
+    qos::{NewQos, QosChange},
+    tenants::NewNamespace,
 };
 use crate::{
     drive::same_file,
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the protocol, incremented with every change of the messages. A daemon and a command of different versions
 /// refuse each other.
-pub const PROTOCOL: u32 = 21;
+pub const PROTOCOL: u32 = 22;
 
 /// Most bytes of a request.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -119,8 +120,8 @@ pub struct VolumeChange {
     /// Blocks of the reserve that new blocks may use until the next start.
     pub lent_blocks: Option<u64>,
     pub when_full: Option<WhenFull>,
-    /// Limits of reads and writes, in requests and in blocks a second; 0 for none.
-    pub limits: [Option<u32>; 2],
+    /// Changes of limits, floors and latency target.
+    pub qos: QosChange,
     /// Blocks of space that are guaranteed to a volume of a pool with its snapshots; 0 for none.
     pub guaranteed_blocks: Option<u64>,
     /// Number of blocks.
@@ -131,11 +132,11 @@ impl VolumeChange {
     /// Applies the changes.
     ///
     /// # Errors
-    /// It is a snapshot; a unit, a loan, a guarantee or a size is impossible; it has no limits or guarantee, as it is none
+    /// It is a snapshot; a unit, a loan, a guarantee or a size is impossible; it has no limits, floors or guarantee, as it is none
     /// of a pool; or the volume has failed.
     pub async fn carry_out(self, volume: &Volume) -> Result<()> {
         ensure!(!volume.is_snapshot(), PoolError::IsSnapshot);
-        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, limits, .. } = self;
+        let VolumeChange { compression, unit_bytes, lent_blocks, when_full, qos, .. } = self;
         let status = volume.status();
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
@@ -145,8 +146,8 @@ impl VolumeChange {
         if let Some(WhenFull(seconds)) = when_full {
             volume.queue_writes(seconds).await?;
         }
-        if let [Some(_), _] | [_, Some(_)] = limits {
-            volume.limit(limits[0], limits[1]).await?;
+        if !qos.is_none() {
+            volume.set_qos(move |present| qos.apply(present)).await?;
         }
         if let Some(blocks) = self.guaranteed_blocks {
             volume.guarantee(blocks).await?;

@@ -1,11 +1,15 @@
 //! Management of namespaces, by name and size in bytes, on an array that this process runs.
 
-use crate::process::{clock::clock, output::quoted, size::show_blocks};
+use crate::{
+    control::qos::NewQos,
+    process::{clock::clock, output::quoted, size::show_blocks},
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use engine::{
     evidence::Presence,
+    qos::Qos,
     volume::{NoVolume, Volume, VolumePlan},
-    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Qos, Rates, Spec, VzoneError},
+    vzone::{Namespace, NamespaceOptions, Namespaces, PATIENCE_US, Spec, VzoneError},
 };
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -50,29 +54,6 @@ impl NewNamespace {
     }
 }
 
-/// QoS of a namespace: upper limits and guaranteed floors as requests and blocks per second, and the latency of its
-/// class in microseconds; 0 for none.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct NewQos {
-    pub limits: [u32; 2],
-    pub floors: [u32; 2],
-    pub latency_us: u32,
-}
-
-impl From<NewQos> for Qos {
-    fn from(NewQos { limits, floors, latency_us }: NewQos) -> Qos {
-        let rates = |[requests, blocks]: [u32; 2]| Rates { requests, blocks };
-        Qos { limits: rates(limits), floors: rates(floors), latency_us }
-    }
-}
-
-impl From<Qos> for NewQos {
-    fn from(Qos { limits, floors, latency_us }: Qos) -> NewQos {
-        let pair = |Rates { requests, blocks }| [requests, blocks];
-        NewQos { limits: pair(limits), floors: pair(floors), latency_us }
-    }
-}
-
 /// The namespaces of an array. Errors name them as the user does.
 pub struct Tenants {
     pub namespaces: Namespaces,
@@ -105,7 +86,7 @@ impl Tenants {
         let (mut zones, mut active) = (self.zones_for(blocks)?.max(1), ACTIVE);
         let most = self.namespaces.zones();
         let capacity = self.namespaces.zone_capacity_blocks().max(1);
-        let qos = NewQos { limits: [0; 2], floors: [0; 2], latency_us: 0 };
+        let qos = NewQos::default();
         let mut wanted =
             NewNamespace { name: name.into(), blocks, active: None, width: 1, weight: WEIGHT, qos };
         while u64::from(zones) <= most {

@@ -11,7 +11,7 @@ use crate::{
     report::Division,
 };
 use anyhow::{Context, Result, ensure};
-use engine::vzone::Qos;
+use engine::qos::Qos;
 use std::rc::Rc;
 
 /// Changes limits and floors of a namespace.
@@ -106,7 +106,7 @@ mod tests {
         },
         *,
     };
-    use crate::control::tenants::{self, NewQos};
+    use crate::control::{qos::NewQos, tenants};
     use engine::{device::ZonedDevice, vzone::Namespaces};
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
                 Namespaces::create(array.clone(), [8; 16], fitting).await.unwrap();
                 let opened = Namespaces::open(daemon.reactor.runtime(), array, tenants::behaviour());
                 let tenants = Tenants { namespaces: opened.await.unwrap(), array: status.name.clone() };
-                let (name, qos) = ("mail".into(), NewQos { limits: [0; 2], floors: [0; 2], latency_us: 0 });
+                let (name, qos) = ("mail".into(), NewQos::default());
                 let wanted = NewNamespace { name, blocks: 1, active: None, width: 1, weight: 100, qos };
                 let namespace = tenants.add(&wanted).await.unwrap();
                 *daemon.divided.borrow_mut() = Some(tenants.namespaces.clone());

@@ -812,8 +812,9 @@ mod tests {
     use engine::{
         array::{Array, CreateOptions, Drive},
         device::ZonedDevice,
+        qos::Qos,
         volume::{Volume, VolumeCreateOptions, VolumeOptions},
-        vzone::{NamespaceStatus, Qos, Spec},
+        vzone::{NamespaceStatus, Spec},
     };
     use std::rc::Rc;
 

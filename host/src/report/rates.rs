@@ -1,10 +1,10 @@
 //! Reports on limits and floors, as rates of requests and bytes.
 
 use crate::process::size::{bytes, show};
-use engine::limit::Rates;
+use engine::qos::Rates;
 use serde::{Deserialize, Serialize};
 
-/// Limits of a namespace or of a volume of a pool, or floors of a namespace; `None` for no limit or floor.
+/// Limits of a namespace or of a volume of a pool, or their floors; `None` for no limit or floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RatesReport {
     pub requests_per_second: Option<u32>,

@@ -164,8 +164,16 @@ pub struct PoolVolumeReport {
     pub unit_bytes: u64,
     /// Behaviour of a write that finds no free space.
     pub when_full: WhenFull,
-    /// Limits of its reads and writes, those of its snapshots included.
+    /// Limits and guaranteed floors of its reads and writes, those of its snapshots included.
     pub limits: RatesReport,
+    pub floors: RatesReport,
+    /// Latency that 999 of 1000 reads and writes shall not exceed, in microseconds; `None` outside of the class of low latency.
+    pub latency_us: Option<u32>,
+    /// Throttled rate for the sake of other volumes; `None` if it is not throttled.
+    pub held_to_bytes_per_second: Option<u64>,
+    /// Whether its floors or its latency were found unattainable, so that others are not throttled further for now.
+    pub floors_out_of_reach: bool,
+    pub latency_out_of_reach: bool,
     /// Path of the kernel's block device, if there is one.
     pub block_device: Option<String>,
     /// Link to it by the names of array and volume.
@@ -390,8 +398,10 @@ pub struct VolumeSet {
     /// Part of the reserve that new blocks may use until the next start.
     pub lent_bytes: u64,
     pub when_full: WhenFull,
-    /// Limits of reads and writes; only a volume of a pool has any.
+    /// Limits, floors and latency target of reads and writes; only a volume of a pool has any.
     pub limits: RatesReport,
+    pub floors: RatesReport,
+    pub latency_us: Option<u32>,
     /// Space that is guaranteed to a volume of a pool with its snapshots.
     pub guaranteed_bytes: u64,
     pub size_bytes: u64,
@@ -412,7 +422,9 @@ impl VolumeSet {
             unit_bytes,
             lent_bytes: bytes(volume.lent),
             when_full: WhenFull(volume.queue_seconds),
-            limits: RatesReport::of(volume.limits),
+            limits: RatesReport::of(volume.qos.limits),
+            floors: RatesReport::of(volume.qos.floors),
+            latency_us: Some(volume.qos.latency_us).filter(|us| *us > 0),
             guaranteed_bytes: bytes(volume.guaranteed),
             size_bytes: bytes(volume.blocks),
             usable_bytes: bytes((volume.usable + volume.reserve - volume.lent).min(volume.blocks)),

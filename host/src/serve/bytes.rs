@@ -8,13 +8,14 @@
 //! A request that finds no free space may wait for some ([`Bytes::wait_for_room`]), if the volume is configured so.
 //! Meanwhile it holds no claim, so that requests that free space can proceed; afterwards it starts anew.
 //!
-//! The volume may have limits of reads and writes ([`Bytes::admit`]): a request waits for these before it has a claim, a
-//! buffer or a worker. Discards, flushes and queries are not limited.
+//! Reads and writes may have to wait for limits of the volume, or for floors and latency targets of others
+//! ([`Bytes::admit`]): before they have a claim, a buffer or a worker. Discards, flushes and queries never do.
 
 use crate::{process::clock::now_us, reactor::ring::Ring};
 use engine::{
     buf::{BLOCK, Buf, BufMut, BufPool, BufSource},
     device::{DeviceError, Status},
+    qos::AdmittedRequest,
     runtime::Gate,
     volume::{SectorSize, Volume},
 };
@@ -58,6 +59,20 @@ impl Drop for RangeClaim<'_> {
         let Some(bytes) = self.0 else { return };
         bytes.claimed.borrow_mut().retain(|blocks| *blocks != self.1);
         bytes.released.open();
+    }
+}
+
+/// A read or write that is counted for the throttling of volumes: it is completed when this is dropped.
+#[must_use = "the request is completed when this is dropped"]
+pub struct CountedRequest {
+    volume: Volume,
+    admitted: AdmittedRequest,
+    blocks: u64,
+}
+
+impl Drop for CountedRequest {
+    fn drop(&mut self) {
+        self.volume.answered(self.admitted, self.blocks, now_us);
     }
 }
 
@@ -105,27 +120,30 @@ impl Bytes {
     }
 
     /// Whether reads and writes may have to wait in [`Bytes::admit`].
-    pub fn is_limited(&self) -> bool {
-        !self.volume.limits().is_none()
+    pub fn needs_admission(&self) -> bool {
+        self.volume.needs_admission()
     }
 
-    /// Waits until a read or write of so many bytes is within the limits of the volume; a part of a block counts as a block.
-    /// Ends early when `is_over` holds, which is checked ten times a second, or after [`Bytes::end_waiting`].
-    pub async fn admit(&self, bytes: u64, is_over: impl Fn() -> bool) {
-        let Some(ring) = self.ring.as_ref().filter(|_| self.is_limited()) else { return };
+    /// Waits until a read or write of so many bytes is within the limits of the volume, and as throttling requires; a part of
+    /// a block counts as a block. Ends early when `is_over` holds, which is checked ten times a second, or after
+    /// [`Bytes::end_waiting`]. Nothing is counted for a request that needs no admission.
+    pub async fn admit(&self, bytes: u64, is_over: impl Fn() -> bool) -> Option<CountedRequest> {
+        let ring = self.ring.as_ref().filter(|_| self.needs_admission())?;
+        let blocks = bytes.div_ceil(BLOCK_BYTES);
         let sleep = |us| {
             let timer = ring.sleep(Duration::from_micros(us));
             async move { _ = timer.await }
         };
-        let mut admitted = pin!(self.volume.admit(bytes.div_ceil(BLOCK_BYTES), now_us, sleep));
-        poll_fn(|context| match self.ending.get() || is_over() {
-            true => Poll::Ready(()),
-            false => admitted.as_mut().poll(context),
-        })
-        .await;
+        let mut admitting = pin!(self.volume.admit(blocks, now_us, sleep));
+        let admitted = poll_fn(|context| match self.ending.get() || is_over() {
+            true => Poll::Ready(None),
+            false => admitting.as_mut().poll(context).map(Some),
+        });
+        let volume = self.volume.clone();
+        admitted.await.map(|admitted| CountedRequest { volume, admitted, blocks })
     }
 
-    /// Fails the requests that wait for free space, and admits those that wait for limits. None waits from now on.
+    /// Fails the requests that wait for free space, and admits those that wait in [`Bytes::admit`]. None waits from now on.
     pub fn end_waiting(&self) {
         self.ending.set(true);
         self.volume.retry_refused();

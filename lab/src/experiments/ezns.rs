@@ -9,12 +9,7 @@ use crate::{
     work,
 };
 use emu::{clock::Clock, timing::Timing};
-use engine::{
-    buf::BLOCK,
-    device::ZonedDevice,
-    runtime::Runtime,
-    vzone::{Qos, Spec},
-};
+use engine::{buf::BLOCK, device::ZonedDevice, qos::Qos, runtime::Runtime, vzone::Spec};
 use std::rc::Rc;
 
 pub const EZNS: Experiment =

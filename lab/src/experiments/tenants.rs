@@ -8,7 +8,8 @@ use crate::{
 };
 use engine::{
     buf::BLOCK,
-    vzone::{Qos, Rates, Spec},
+    qos::{Qos, Rates},
+    vzone::Spec,
 };
 
 pub const TENANTS: Experiment = Experiment {

@@ -12,9 +12,10 @@ use emu::ssd::Model;
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Done, Geometry, ZonedDevice, Zones},
+    qos::{Qos, Rates},
     runtime::Runtime,
     volume::{Codec, Level, Unit, Volume, VolumeCreateOptions, VolumeOptions},
-    vzone::{Namespace, NamespaceOptions, Namespaces, Qos, Rates, Spec},
+    vzone::{Namespace, NamespaceOptions, Namespaces, Spec},
     zone::{Lba, ZoneIndex, ZoneState},
 };
 use std::rc::Rc;

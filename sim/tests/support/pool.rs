@@ -37,7 +37,7 @@ pub fn new(name: &str) -> NewVolume {
         sector: Default::default(),
         codec: None,
         unit: Unit::BLOCK,
-        limits: Default::default(),
+        qos: Default::default(),
         guaranteed: 0,
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     reactor::{ring::Ring, traffic::Traffic},
-    serve::bytes::Bytes,
+    serve::bytes::{Bytes, CountedRequest},
 };
 use engine::{
     buf::{BLOCK, BufMut},
@@ -47,6 +47,8 @@ pub(super) struct Job {
     pub data: VecDeque<(BufMut, Range<usize>)>,
     /// Time at which its header was received, if latencies are measured.
     pub begun: Option<Instant>,
+    /// Present until its end if it counts for the throttling of volumes.
+    pub _counted: Option<CountedRequest>,
 }
 
 impl Job {
@@ -248,8 +250,8 @@ impl NbdConnection {
                 }
             }
             self.last.set(self.server.upgrade().map_or(0, |server| server.count_request()));
-            let job = Job { request, data, begun };
-            let waits = bytes.is_limited() || !self.limited.borrow().is_empty();
+            let job = Job { request, data, begun, _counted: None };
+            let waits = bytes.needs_admission() || !self.limited.borrow().is_empty();
             if waits && job.limited_bytes(bytes).is_some() {
                 self.limited.borrow_mut().push_back(job);
                 self.limited_more.open();
@@ -274,9 +276,11 @@ impl NbdConnection {
             match first {
                 Some(bytes) => {
                     // Requests of a client that has hung up end without a wait.
-                    volume.admit(bytes.unwrap_or(0), || self.has_hung_up()).await;
+                    let counted = volume.admit(bytes.unwrap_or(0), || self.has_hung_up()).await;
                     let job = self.limited.borrow_mut().pop_front();
-                    job.into_iter().for_each(|job| self.queue(job));
+                    if let Some(job) = job {
+                        self.queue(Job { _counted: counted, ..job });
+                    }
                 }
                 None if self.done.get() => return,
                 None => self.limited_more.wait().await,

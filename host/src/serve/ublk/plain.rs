@@ -24,9 +24,11 @@ pub(super) async fn perform(
     let at = at.ok_or(Status::LbaOutOfRange)?;
     let writes_zeros =
         || operation == UblkOperation::WriteZeroes && request.keeps_room && volume.writes_zeros();
-    if matches!(operation, UblkOperation::Read | UblkOperation::Write) || writes_zeros() {
-        volume.admit(bytes, || false).await;
-    }
+    let _counted = match operation {
+        UblkOperation::Read | UblkOperation::Write => volume.admit(bytes, || false).await,
+        _ if writes_zeros() => volume.admit(bytes, || false).await,
+        _ => None,
+    };
     match operation {
         UblkOperation::Read => {
             let (data, inside) = volume.read(at, bytes).await?;

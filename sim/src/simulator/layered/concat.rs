@@ -3,8 +3,9 @@
 use crate::simulator::subject::SubjectError;
 use engine::{
     device::{Command, Completion, Done, Geometry, Slots, ZonedDevice, Zones},
+    qos::Qos,
     runtime::Runtime,
-    vzone::{Namespace, Namespaces, Qos, Spec, VzoneError},
+    vzone::{Namespace, Namespaces, Spec, VzoneError},
     zone::{Lba, ZoneIndex},
 };
 use std::{cell::Cell, rc::Rc};

@@ -23,7 +23,7 @@ use emu::rng::Rng;
 use engine::{
     array::{Array, ArrayStatus, CreateOptions, Drive, MemberState, PowerMark, Tails, ZoneScrub},
     device::{Command, Completion, Geometry, ZonedDevice},
-    limit::Rates,
+    qos::Qos,
     raid::{events, policy::Policy},
     runtime::Runtime,
     volume::{self, Choice, Codec, Level, NewVolume, Opened, Pool, SectorSize, Unit, Volume, VolumePlan},
@@ -165,7 +165,7 @@ async fn create_pool(
             sector: SectorSize::default(),
             codec: options.codec,
             unit: options.unit,
-            limits: Rates::default(),
+            qos: Qos::default(),
             guaranteed: 0,
         };
         pool.add(new).await.map_err(SubjectError::other)?;

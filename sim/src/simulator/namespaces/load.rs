@@ -15,7 +15,8 @@ use emu::{
 use engine::{
     buf::{BLOCK, Buf},
     device::{Command, Done, ZonedDevice, Zones},
-    vzone::{Qos, Rates, VzoneError},
+    qos::{Qos, Rates},
+    vzone::VzoneError,
     zone::{Lba, ZoneIndex},
 };
 

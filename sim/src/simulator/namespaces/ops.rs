@@ -1,6 +1,6 @@
 //! Outstanding operations of the tenants, and changes of their namespaces and of their QoS.
 
-use engine::{device::Completion, vzone::Qos};
+use engine::{device::Completion, qos::Qos};
 
 /// Tenant, and zone of its namespace.
 pub(super) type Place = (usize, usize);

@@ -2,11 +2,7 @@
 
 use crate::simulator::layer::{DeviceBelow, world::Life};
 use emu::rng::Rng;
-use engine::{
-    device::Geometry,
-    raid::policy::Policy,
-    vzone::{Qos, Spec},
-};
+use engine::{device::Geometry, qos::Qos, raid::policy::Policy, vzone::Spec};
 
 /// Parameters of a life of namespaces.
 #[derive(Clone, Debug)]

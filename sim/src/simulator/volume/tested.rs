@@ -329,7 +329,7 @@ pub async fn add(pool: &Pool, number: usize, blocks: u64) -> Result<Volume, Volu
         sector: Default::default(),
         codec: None,
         unit: Unit::default(),
-        limits: Default::default(),
+        qos: Default::default(),
         guaranteed: 0,
     };
     pool.add(new).await

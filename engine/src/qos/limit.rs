@@ -1,4 +1,4 @@
-//! Rate limits of a namespace, or of a volume of a pool: requests and blocks a second.
+//! Rate limits of a client: requests and blocks a second.
 //!
 //! A leaky bucket: a request costs the time that it takes at the limit. It is admitted when the cost of the requests
 //! before it is at most the time that has passed plus a short burst allowance. So a client below the limit never waits,

@@ -1,6 +1,14 @@
-//! Quality of service of a namespace: rate limits, guaranteed rates, latency class.
+//! Quality of service of the clients of one device, which are its namespaces, or the volumes of a pool: rate limits,
+//! guaranteed rates, latency class.
 
-pub use crate::limit::Rates;
+mod control;
+mod limit;
+mod throttle;
+
+pub use self::{
+    control::{AdmittedRequest, QosControl, QosState},
+    limit::Rates,
+};
 
 impl Rates {
     /// Whether these rates, as floors, do not exceed `limits`.
@@ -12,7 +20,7 @@ impl Rates {
     }
 }
 
-/// Quality of service of a namespace.
+/// Quality of service of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Qos {
     /// Upper limits.
@@ -24,7 +32,7 @@ pub struct Qos {
 }
 
 impl Qos {
-    /// Whether it contains a guarantee for which other namespaces may be throttled.
+    /// Whether it contains a guarantee for which other clients may be throttled.
     pub fn promises(&self) -> bool {
         !self.floors.is_none() || self.latency_us > 0
     }

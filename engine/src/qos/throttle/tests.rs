@@ -6,7 +6,7 @@ const ALL: u64 = 8000;
 /// Blocks of each request.
 const EACH: u64 = 8;
 
-/// A model of namespaces that overload a device. The device serves them in proportion to the blocks that each was
+/// A model of clients that overload a device. The device serves them in proportion to the blocks that each was
 /// admitted, up to its throughput; requests of the latency class are late while others take more than nine tenths of
 /// that.
 struct Rig {
@@ -29,7 +29,7 @@ impl Rig {
         Rig { now_us: 0, throttle, qos: qos.to_vec(), standings, served, hopeless: false, all: ALL, late: 0 }
     }
 
-    /// A look before which each namespace had demand for this number of blocks.
+    /// A look before which each client had demand for this number of blocks.
     fn look(&mut self, asked: &[u64]) {
         let may = |(asked, standing): (&u64, &ThrottleState)| {
             let rate = standing.hold.rate().unwrap_or(u64::MAX / LOOK_EVERY_US) * LOOK_EVERY_US / SECOND_US;
@@ -56,7 +56,7 @@ impl Rig {
         self.standings = parties.iter().map(ThrottleEntry::standing).collect();
     }
 
-    /// Mean blocks that each namespace was served between two looks.
+    /// Mean blocks that each client was served between two looks.
     fn looks(&mut self, count: u64, asked: &[u64]) -> Vec<u64> {
         let mut sums = vec![0; asked.len()];
         for _ in 0..count {
@@ -108,13 +108,13 @@ fn idle_floor_is_lent_and_returned_within_period() {
     let mut rig = Rig::new(&[floor(4000), NONE, NONE]);
     rig.looks(100, &[8000; 3]);
     assert!(rig.is_held());
-    // An idle floor throttles no namespace.
+    // An idle floor throttles no client.
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[0, 8000, 8000]);
     assert!(!rig.is_held());
     assert_eq!(rig.looks(1000, &[0, 8000, 8000]), [0, 4000, 4000]);
     rig.looks(PERIOD_US / LOOK_EVERY_US, &[8000; 3]);
     assert!(rig.served[0] >= 4000, "{:?}", rig.served);
-    // A floor throttles no namespace while its owner has less demand than its fair share.
+    // A floor throttles no client while its owner has less demand than its fair share.
     let mut rig = Rig::new(&[floor(4000), NONE]);
     let seen = Demand { requests: 10, blocks: 80, busy_us: 150, ..Demand::default() };
     let mut parties =
@@ -131,7 +131,7 @@ fn unreachable_floor_never_starves_others_nor_caps_owner() {
     let mean = rig.looks(100, &[8000; 4]);
     assert!(mean[1] >= 950 && mean[2..].iter().all(|each| *each >= ALL / LEAST / 8), "{mean:?}");
     assert_eq!([0, 1].map(|party| rig.standings[party].out_of_reach()), [[true, false], [false; 2]]);
-    // No namespace stops in the first looks either, in which it is not known yet that the floor is out of reach.
+    // No client stops in the first looks either, in which it is not known yet that the floor is out of reach.
     let mut rig = Rig::new(&[floor(20_000), floor(1000), NONE, NONE]);
     for _ in 0..50 {
         rig.look(&[8000; 4]);
@@ -215,7 +215,7 @@ fn latency_throttle_keeps_most_throughput_after_pause() {
 }
 
 #[test]
-fn throttle_lends_minimum_of_small_namespaces_to_others() {
+fn throttle_lends_minimum_of_small_clients_to_others() {
     let class = Qos { latency_us: 100, ..NONE };
     let mut rig = Rig::new(&[class, NONE, NONE, NONE]);
     rig.hopeless = true;
@@ -262,7 +262,7 @@ fn qos_out_of_reach_is_remembered_after_pause() {
 }
 
 #[test]
-fn throttle_spares_small_namespace_beside_large_one() {
+fn throttle_spares_small_client_beside_large_one() {
     let mut rig = Rig::new(&[floor(5000), NONE, NONE]);
     rig.looks(50, &[8000, 8000, 600]);
     let rates = [1, 2].map(|number: usize| rig.standings[number].hold.rate().unwrap());
@@ -292,7 +292,7 @@ fn latency_beside_floor_is_judged_by_unthrottled_sample() {
         rig.look(&asked);
     }
     assert!(rig.throttle.for_latency);
-    // One slow request is no sample, and from then on others are throttled for another namespace.
+    // One slow request is no sample, and from then on others are throttled for another client.
     let mut standing = ThrottleState::default();
     let seen = Demand { asking: 1, requests: 1, late: 1, took_us: 9000, ..Demand::default() };
     standing.find(class, &seen, false, LOOK_EVERY_US);
@@ -379,13 +379,13 @@ fn latency_throttle_pauses_while_useless_and_retries_later() {
     assert_eq!([asks(false, 200, 4, 90), asks(true, 2 * TRIES, 3, 90)], [Some(true), Some(false)]);
     assert_eq!(asks(false, BELIEVED_US / LOOK_EVERY_US - 1, 4, 90), Some(false));
     assert_eq!(asks(false, 1, 4, 90), Some(true));
-    // The same while others are throttled for another namespace.
+    // The same while others are throttled for another client.
     assert_eq!(asks(true, 3 * TRIES, 4, 90), Some(false));
     assert_eq!(asks(true, BELIEVED_US / LOOK_EVERY_US, 4, 90), Some(true));
 }
 
 #[test]
-fn throttled_namespace_keeps_rate_and_release_is_immediate() {
+fn throttled_client_keeps_rate_and_release_is_immediate() {
     let mut hold = RateLimit { rate: Some(8000), ..RateLimit::default() };
     let (mut now_us, mut gone) = (SECOND_US, 0);
     while now_us < 2 * SECOND_US {

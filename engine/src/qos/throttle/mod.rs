@@ -1,29 +1,30 @@
-//! Throttling of namespaces, so that others get their guaranteed rates (floors) and latency targets.
+//! Throttling of clients (namespaces, or volumes of a pool), so that others get their guaranteed rates (floors) and
+//! latency targets.
 //!
-//! The only means to guarantee a rate is to throttle the other namespaces. All completed requests are counted, and
-//! evaluated a hundred times a second: each evaluation is a *look*, one step of the control loop. If a namespace was
+//! The only means to guarantee a rate is to throttle the other clients. All completed requests are counted, and
+//! evaluated a hundred times a second: each evaluation is a *look*, one step of the control loop. If a client was
 //! *short*, served below its floor although it had demand, or *late*, beyond its latency target, the others are
 //! throttled: each gets a rate below its recent throughput, and together they lose as much as is lacking, or at least
-//! an eighth. At each look without a short or late namespace the rates grow by steps in proportion to weights, so that
+//! an eighth. At each look without a short or late client the rates grow by steps in proportion to weights, so that
 //! they converge to shares by weight; a rate that has grown to the throughput of the device is removed. Once no
-//! namespace with a guarantee has had demand for a tenth of a second, all throttling ends. Throttled requests are
-//! admitted one at a time across all namespaces, so that they do not form bursts, not even after an idle period.
+//! client with a guarantee has had demand for a tenth of a second, all throttling ends. Throttled requests are
+//! admitted one at a time across all clients, so that they do not form bursts, not even after an idle period.
 //!
-//! A namespace of the latency class is never throttled, and one with a floor not below its floor. Beyond these floors
+//! A client of the latency class is never throttled, and one with a floor not below its floor. Beyond these floors
 //! all others together keep a sixteenth of the recent peak throughput, and where only latency is at stake all of them
-//! keep four fifths: so no namespace stops, whatever was promised. A floor that a namespace does not approach, however
+//! keep four fifths: so no client stops, whatever was promised. A floor that a client does not approach, however
 //! far others are throttled, is out of reach: its queue depth may be too low, or its requests may lie in too few zones.
 //! The rate that it did reach then serves as its floor for ten seconds. A latency target is out of reach if it is
-//! missed, and throttling others hardly improves it: then no namespace is throttled for it for ten seconds.
+//! missed, and throttling others hardly improves it: then no client is throttled for it for ten seconds.
 //!
 //! Times are in microseconds from an arbitrary origin, and are passed in by the caller.
 
-use crate::vzone::qos::{Qos, Rates};
+use crate::qos::{Qos, Rates};
 
 /// Interval between looks, in microseconds.
 pub const LOOK_EVERY_US: u64 = 10_000;
 
-/// The period, in microseconds: a shortfall is made up for within it, and a namespace without demand for that long has
+/// The period, in microseconds: a shortfall is made up for within it, and a client without demand for that long has
 /// no claim to its guarantees.
 pub const PERIOD_US: u64 = 100_000;
 
@@ -39,7 +40,7 @@ const ONE_LATE_OF: i64 = 1000;
 const MOST_LATE: i64 = 16;
 const LOOK_IS_WORTH: i64 = 10;
 
-/// Fractions (1/n) of the recent peak throughput: `LEAST` is the throughput that throttled namespaces keep together,
+/// Fractions (1/n) of the recent peak throughput: `LEAST` is the throughput that throttled clients keep together,
 /// `STEP` the growth of their rates in a look, and `FADES` the decay of the peak in a look at which no throttle is
 /// binding.
 const LEAST: u64 = 16;
@@ -51,7 +52,7 @@ const FADES: u64 = 512;
 const EDGE: u64 = 16;
 const CAREFUL: u64 = 128;
 
-/// A floor is out of reach when the namespace has come no nearer to it, by a sixteenth, in `TRIES` looks; that is taken
+/// A floor is out of reach when the client has come no nearer to it, by a sixteenth, in `TRIES` looks; that is taken
 /// as true for `BELIEVED_US`. `WHOLE` stands for a whole floor in fractions of one.
 const TRIES: u64 = 10;
 const BELIEVED_US: u64 = 10_000_000;
@@ -69,10 +70,10 @@ const SURE: u64 = 4;
 const COSTS_IF_LATE: u64 = 5;
 const KNOWN: u32 = 10;
 
-/// Minimum rate of a throttled namespace, in blocks a second: 1 MiB/s.
+/// Minimum rate of a throttled client, in blocks a second: 1 MiB/s.
 const TRICKLE: u64 = 256;
 
-/// Requests of a namespace since the last look, counted from admission control.
+/// Requests of a client since the last look, counted from admission control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Requests that wait for admission or are outstanding.
@@ -138,7 +139,7 @@ impl Demand {
     }
 }
 
-/// Throttle of a namespace, or of all of them together.
+/// Throttle of a client, or of all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimit {
     /// Blocks a second; `None` if it is not throttled.
@@ -177,7 +178,7 @@ impl RateLimit {
     }
 }
 
-/// Requests of a namespace of the latency class: their number, those of them that were late, and the sum of their
+/// Requests of a client of the latency class: their number, those of them that were late, and the sum of their
 /// latencies in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LatencySample {
@@ -194,10 +195,10 @@ impl LatencySample {
     }
 }
 
-/// State of a namespace that is kept from look to look.
+/// State of a client that is kept from look to look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottleState {
-    /// The throttle of the namespace.
+    /// The throttle of the client.
     pub hold: RateLimit,
     /// Shortfall below its floors, in millionths of requests and of blocks; negative if it is ahead.
     behind: [i64; 2],
@@ -215,7 +216,7 @@ pub struct ThrottleState {
     nears: u64,
     /// If its floors are out of reach: the fraction that it can reach, and the microseconds for which that is assumed.
     reach: Option<(u64, u64)>,
-    /// Its recent requests while no namespace was throttled for a latency.
+    /// Its recent requests while no client was throttled for a latency.
     beside_free: LatencySample,
     /// Its recent requests while others were throttled for a latency, and that had taken effect.
     beside_held: LatencySample,
@@ -225,7 +226,7 @@ pub struct ThrottleState {
     hopeless_us: u64,
 }
 
-/// Result of a look for the guarantees of one namespace.
+/// Result of a look for the guarantees of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GuaranteeCheck {
     /// Shortfall of this look alone, in blocks.
@@ -233,7 +234,7 @@ struct GuaranteeCheck {
     late: bool,
     /// A shortfall of this look or of earlier ones has not been made up for yet.
     owed: bool,
-    /// The namespace has had demand within the period, and has a guarantee that is not out of reach.
+    /// The client has had demand within the period, and has a guarantee that is not out of reach.
     asks: bool,
 }
 
@@ -305,7 +306,7 @@ impl ThrottleState {
         self.held = if held { self.held + 1 } else { 0 };
         match self.held {
             0 => self.beside_free.add(seen),
-            // Nothing is sampled while the target is out of reach: others may be throttled for another namespace.
+            // Nothing is sampled while the target is out of reach: others may be throttled for another client.
             _ if self.hopeless_us > 0 => return self.held = 0,
             looks if looks <= TRIES => self.beside_held = LatencySample::default(),
             _ => self.beside_held.add(seen),
@@ -331,11 +332,11 @@ impl ThrottleState {
         }
     }
 
-    /// Decides whether the floors are out of reach: whether throttling others brings the namespace nearer to them.
+    /// Decides whether the floors are out of reach: whether throttling others brings the client nearer to them.
     /// `near` is the fraction of a floor that was reached at this look.
     fn judge(&mut self, found: &mut GuaranteeCheck, near: u64) {
         if self.reach.is_some_and(|(reach, _)| near != u64::MAX && near > reach + reach / 8) {
-            // The namespace can reach more than was assumed.
+            // The client can reach more than was assumed.
             self.reach = None;
         }
         let near = near.min(WHOLE);
@@ -355,7 +356,7 @@ impl ThrottleState {
     }
 }
 
-/// A namespace, as input and output of a look.
+/// A client, as input and output of a look.
 #[derive(Clone, Copy, Debug)]
 pub struct ThrottleEntry {
     qos: Qos,
@@ -366,12 +367,12 @@ pub struct ThrottleEntry {
 }
 
 impl ThrottleEntry {
-    /// A namespace with its requests since the last look.
+    /// A client with its requests since the last look.
     pub fn new(qos: Qos, weight: u32, seen: Demand, standing: ThrottleState) -> ThrottleEntry {
         ThrottleEntry { qos, weight: weight as u64, seen, standing, found: GuaranteeCheck::default() }
     }
 
-    /// State of the namespace after the look.
+    /// State of the client after the look.
     pub fn standing(&self) -> ThrottleState {
         self.standing
     }
@@ -398,20 +399,20 @@ impl ThrottleEntry {
     }
 }
 
-/// Decides which namespaces are throttled, and at which rates.
+/// Decides which clients are throttled, and at which rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
     looked_us: u64,
     /// Recent peak of the total throughput, in blocks a second.
     most: u64,
-    /// Looks, [`KNOWN`] at most, at which namespaces that may be throttled had demand, since the peak has last grown by
+    /// Looks, [`KNOWN`] at most, at which clients that may be throttled had demand, since the peak has last grown by
     /// a quarter.
     known: u32,
-    /// Whether namespaces are throttled for a latency.
+    /// Whether clients are throttled for a latency.
     for_latency: bool,
-    /// Throughput of the namespaces that may be throttled when a request was last late, in blocks a second.
+    /// Throughput of the clients that may be throttled when a request was last late, in blocks a second.
     late_at: u64,
-    /// Common throttle of all throttled namespaces, at the sum of their rates.
+    /// Common throttle of all throttled clients, at the sum of their rates.
     pub pace: RateLimit,
 }
 
@@ -430,7 +431,7 @@ impl Throttle {
     pub fn look(&mut self, now_us: u64, parties: &mut [ThrottleEntry]) {
         let Some(passed_us) = self.is_due(now_us) else { return };
         self.looked_us = now_us;
-        // A throttle is binding if its namespace uses more than seven eighths of its rate.
+        // A throttle is binding if its client uses more than seven eighths of its rate.
         let binding = parties.iter().any(|party| {
             party.standing.hold.rate.is_some_and(|rate| party.rate(passed_us) > rate - rate / 8)
         });
@@ -444,7 +445,7 @@ impl Throttle {
             if !asks {
                 *rate = None;
             } else if party.found.lacks > 0 {
-                // The namespace was throttled to its floor, and was served a little less than that.
+                // The client was throttled to its floor, and was served a little less than that.
                 *rate = rate.map(|rate| rate.saturating_mul(2));
             }
         }
@@ -475,7 +476,7 @@ impl Throttle {
         self.for_latency &= self.pace.rate.is_some();
     }
 
-    /// Takes `lacks` blocks a second, or at least an eighth of their throughput, from the namespaces that had demand
+    /// Takes `lacks` blocks a second, or at least an eighth of their throughput, from the clients that had demand
     /// and may be throttled; returns their throughput before.
     fn tighten(&self, passed_us: u64, lacks: u64, parties: &mut [ThrottleEntry]) -> u64 {
         let asked = |party: &&mut ThrottleEntry| party.yields() && party.seen.was_asked();
@@ -498,7 +499,7 @@ impl Throttle {
             let served = party.rate(passed_us);
             let rate = party.standing.hold.rate.map_or(served, |rate| rate.min(served));
             let cut = (rate as u128 * left as u128 / had.max(1) as u128) as u64;
-            // A namespace that used little is not cut for one that used much.
+            // A client that used little is not cut for one that used much.
             let least = (party.floor() + part(spare.max(left.saturating_sub(floors) / 2))).max(TRICKLE);
             let rate = &mut party.standing.hold.rate;
             *rate = Some(rate.map_or(u64::MAX, |rate| rate.max(TRICKLE)).min(cut.max(least)));
@@ -506,7 +507,7 @@ impl Throttle {
         had
     }
 
-    /// Raises the rates of throttled namespaces by one step, by weight, and removes those that have reached the
+    /// Raises the rates of throttled clients by one step, by weight, and removes those that have reached the
     /// throughput of the device.
     fn loosen(&self, parties: &mut [ThrottleEntry]) {
         let is_held = |party: &&mut ThrottleEntry| party.standing.hold.rate.is_some();
