@@ -169,21 +169,34 @@ impl QosControl {
         client.update_demand(|demand| demand.answered(client.qos.get(), blocks, latency_us, now_us));
     }
 
-    /// Determines whether any client has a guarantee. If that has changed, all state of throttling is reset.
-    pub fn note_guarantees<'a>(&self, clients: impl Iterator<Item = &'a QosState> + Clone) {
+    /// Determines whether any client has a guarantee. If that has changed, all state of throttling is reset, and begins anew
+    /// at this time, or at the first look if the time is not known.
+    pub fn note_guarantees<'a>(
+        &self,
+        clients: impl Iterator<Item = &'a QosState> + Clone,
+        now_us: Option<u64>,
+    ) {
         let has = clients.clone().any(|client| client.qos.get().promises());
         if self.has_guarantees.replace(has) != has {
             self.throttle.take();
-            clients.for_each(|client| _ = client.standing.take());
+            clients.clone().for_each(|client| _ = client.standing.take());
+            if let Some(now_us) = now_us {
+                self.begin(now_us, clients);
+            }
         }
+    }
+
+    /// Begins throttling without the requests so far.
+    fn begin<'a>(&self, now_us: u64, clients: impl Iterator<Item = &'a QosState>) {
+        self.throttle.set(Some(Throttle::new(now_us)));
+        clients.for_each(|client| _ = client.seen(now_us));
     }
 
     /// Evaluates and updates throttling, if a look is due: at most once in [`LOOK_EVERY_US`]. Clients come with their
     /// weights.
     pub fn look<'a>(&self, now_us: u64, clients: impl Iterator<Item = (&'a QosState, u32)> + Clone) {
         let Some(mut throttle) = self.throttle.get() else {
-            self.throttle.set(Some(Throttle::new(now_us)));
-            return clients.for_each(|(client, _)| _ = client.seen(now_us));
+            return self.begin(now_us, clients.map(|(client, _)| client));
         };
         if throttle.is_due(now_us).is_none() {
             return;

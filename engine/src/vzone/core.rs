@@ -455,7 +455,8 @@ impl NamespaceCore {
 
     /// Notes whether any namespace has a guarantee.
     pub fn note_guarantees(&self) {
-        self.qos.note_guarantees(self.tenants().iter().map(|tenant| &tenant.qos_state));
+        let tenants = self.tenants();
+        self.qos.note_guarantees(tenants.iter().map(|tenant| &tenant.qos_state), Some(self.now_us()));
     }
 
     /// Removes zones from `in_hand`, since they belong to a v-zone now, or are released.
