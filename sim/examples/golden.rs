@@ -2,6 +2,7 @@
 //!
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/v10
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/volume-v7
+//!     cargo run -p zoneraid-sim --example golden -- fixtures/pool-v7
 //!     cargo run -p zoneraid-sim --example golden -- fixtures/namespaces-v4
 //!
 //! Only for a new version, into a new directory. Images of a version are never created again, since they preserve the
@@ -43,9 +44,10 @@ fn main() -> Result<()> {
         encoder.finish()?;
         Ok(())
     };
-    let write_layer = match name {
-        _ if name.starts_with("volume-") => golden_layers::write_volume,
-        _ if name.starts_with("namespaces-") => golden_layers::write_namespaces,
+    let (write_layer, model): (fn(&Rc<dyn ZonedDevice>), _) = match name {
+        _ if name.starts_with("volume-") => (golden_layers::write_volume, golden_layers::model()),
+        _ if name.starts_with("pool-") => (golden_layers::write_pool, golden_layers::pool_model()),
+        _ if name.starts_with("namespaces-") => (golden_layers::write_namespaces, golden_layers::model()),
         _ => {
             for golden in [golden::RAID5, golden::RAID6] {
                 write_array(&golden, temporary.path())?;
@@ -55,8 +57,7 @@ fn main() -> Result<()> {
         }
     };
     let path = temporary.path().join(golden_layers::IMAGE);
-    let drive: Rc<dyn ZonedDevice> =
-        Rc::new(EmulatedDrive::create_image(&path, &golden_layers::model(), [3; 16])?);
+    let drive: Rc<dyn ZonedDevice> = Rc::new(EmulatedDrive::create_image(&path, &model, [3; 16])?);
     write_layer(&drive);
     pack(golden_layers::IMAGE)
 }

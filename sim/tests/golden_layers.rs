@@ -3,8 +3,8 @@
 use crate::support::{
     golden,
     golden_layers::{
-        IMAGE, check_namespaces, check_volume, content, namespace_options, open_namespaces, open_volume,
-        write_vzone,
+        IMAGE, POOL_VOLUMES, check_namespaces, check_pool, check_volume, content, namespace_options,
+        open_namespaces, open_pool, open_volume, write_vzone,
     },
 };
 use emu::ssd::EmulatedDrive;
@@ -12,7 +12,7 @@ use engine::{
     buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
-    volume::{Volume, VolumeOptions},
+    volume::{NewSnapshot, PoolError, Volume, VolumeOptions},
     vzone::{Namespaces, Spec},
 };
 use std::{path::Path, rc::Rc};
@@ -40,6 +40,31 @@ fn read_volume(images: &str) {
                 let found = runtime.block_on(volume.read(block, Buf::zeroed(BLOCK)), || false);
                 assert!(found.unwrap().unwrap()[..] == data[..], "block {block}");
             }
+        }
+        runtime.clear();
+    }
+}
+
+/// A pool of two shards whose extents do not go to these in turn, as earlier programs have made them.
+#[test]
+fn golden_pool_of_shards_is_read_and_written_on_without_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = unpacked("pool-v7", dir.path());
+    for again in [false, true] {
+        let (runtime, pool) = open_pool(device.clone());
+        check_pool(&runtime, &pool);
+        if again {
+            let volume = pool.find(POOL_VOLUMES[1]).unwrap();
+            for block in 0..volume.blocks() {
+                let data = content(1000, block, 1);
+                runtime.block_on(volume.write(block, &data, true), || false).unwrap().unwrap();
+            }
+            let read = volume.read(0, Buf::zeroed(volume.blocks() as usize * BLOCK));
+            let found = runtime.block_on(read, || false).unwrap().unwrap();
+            assert!(found[..] == content(1000, 0, volume.blocks())[..]);
+            let new = NewSnapshot { volume: POOL_VOLUMES[1].into(), name: "x".into(), uuid: [5; 16] };
+            let refused = runtime.block_on(pool.snapshot(vec![new]), || false).unwrap().map(drop);
+            assert_eq!(refused, Err(PoolError::ManyShards.into()));
         }
         runtime.clear();
     }
@@ -126,7 +151,7 @@ fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
         [("volume-v7", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
     {
         for (at, value, said) in
-            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 64, "features (0x40)")]
+            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 128, "features (0x80)")]
         {
             let dir = tempfile::tempdir().unwrap();
             let edit = |block: &mut [u8]| {

@@ -44,9 +44,9 @@ fn bytes(scene: &Scene, volume: &Volume) -> Vec<u8> {
 }
 
 /// A volume with three snapshots, between which parts of it are written, discarded, and never touched, and a clone of the
-/// second one.
-fn scene_with_snapshots() -> (Scene, Contents) {
-    let scene = Scene::with(12);
+/// second one, in a pool of one or more shards.
+fn scene_with_snapshots(shards: u32) -> (Scene, Contents) {
+    let scene = Scene::in_shards(&geometry(), 12, shards);
     let (volume, _) = (scene.add("a"), scene.add("other"));
     let mut expected = Contents::from([("other".into(), vec![0; BLOCKS as usize])]);
     let mut now = vec![0; BLOCKS as usize];
@@ -81,7 +81,11 @@ fn scene_with_snapshots() -> (Scene, Contents) {
 
 #[test]
 fn snapshots_and_clones_have_contents_of_their_moments() {
-    let (scene, expected) = scene_with_snapshots();
+    [1, 2, 3].into_iter().for_each(check_contents);
+}
+
+fn check_contents(shards: u32) {
+    let (scene, expected) = scene_with_snapshots(shards);
     assert_eq!(contents(&scene), expected);
     let scene = scene.cut();
     assert_eq!(contents(&scene), expected);
@@ -113,7 +117,7 @@ fn snapshots_and_clones_have_contents_of_their_moments() {
 
 #[test]
 fn snapshot_cannot_be_changed_and_names_are_checked() {
-    let (scene, _) = scene_with_snapshots();
+    let (scene, _) = scene_with_snapshots(1);
     let first = scene.pool.find("a@first").unwrap();
     assert!(first.is_snapshot() && !scene.pool.find("a").unwrap().is_snapshot());
     let protected = Err(Status::NamespaceIsWriteProtected.into());
@@ -195,9 +199,9 @@ fn change_of_snapshots_interrupted_at_any_moment_is_done_or_not() {
         ),
         ("remove the clone", |scene| scene.run(scene.pool.remove("copy")), |all| _ = all.remove("copy")),
     ];
-    for (what, change, apply) in changes {
+    for ((what, change, apply), shards) in changes.into_iter().flat_map(|change| [(change, 1), (change, 2)]) {
         for commands in 0.. {
-            let (scene, before) = scene_with_snapshots();
+            let (scene, before) = scene_with_snapshots(shards);
             let mut after = before.clone();
             apply(&mut after);
             scene.device.left.set(commands);
@@ -232,9 +236,9 @@ fn change_of_snapshots_interrupted_at_any_moment_is_done_or_not() {
 /// Ranges in which two snapshots, or a snapshot and the volume, may differ.
 #[test]
 fn changed_ranges_have_all_differences() {
-    let (scene, expected) = scene_with_snapshots();
-    for (from, to) in [("first", Some("second")), ("first", Some("third")), ("second", None), ("third", None)]
-    {
+    let moments = [("first", Some("second")), ("first", Some("third")), ("second", None), ("third", None)];
+    for ((from, to), shards) in moments.into_iter().flat_map(|of| [(of, 1), (of, 3)]) {
+        let (scene, expected) = scene_with_snapshots(shards);
         let changed = scene.run(scene.pool.changed("a", from, to)).unwrap();
         let now = to.map_or("a".to_string(), |to| format!("a@{to}"));
         let (before, after) = (&expected[&format!("a@{from}")], &expected[&now]);
@@ -252,10 +256,15 @@ fn changed_ranges_have_all_differences() {
 /// A full pool whose zones are collected all the time, under snapshots and clones, with units that are shared.
 #[test]
 fn collection_keeps_what_snapshots_need() {
-    for codec in [None, Some(Codec::Lz4)] {
+    for (codec, shards) in [(None, 1), (Some(Codec::Lz4), 1), (None, 2), (Some(Codec::Lz4), 2)] {
         // Zones are read in several parts when they are collected.
-        let zones = Geometry { zone_size_blocks: 256, zone_capacity_blocks: 250, zones: 26, ..geometry() };
-        let scene = Scene::over(&zones, 12);
+        let zones = Geometry {
+            zone_size_blocks: 256,
+            zone_capacity_blocks: 250,
+            zones: 26 - 5 * (shards - 1),
+            ..geometry()
+        };
+        let scene = Scene::in_shards(&zones, 12, shards);
         let volume = scene.add("a");
         scene.run(volume.compress(codec, Unit::from_bytes(32768).unwrap())).unwrap();
         let mut rng = Rng::new(5);
@@ -339,6 +348,20 @@ fn snapshot_is_announced_in_the_root() {
     assert_eq!(newest(&scene), 1 | OF_GROUPS);
     snapshot(&scene, "a", "first").unwrap();
     assert_eq!(newest(&scene), 3 | OF_GROUPS);
+    // All shards of a pool, whose extents go to them in turn.
+    const IN_TURN: u8 = 64;
+    let scene = Scene::in_shards(&geometry(), 12, 2);
+    scene.add("a");
+    let newest = |shard: u64| {
+        let first = shard * geometry().zones as u64;
+        let zones = first..first + 2;
+        let all = zones.flat_map(|zone| (0..64).map(move |at| Lba(zone * geometry().zone_size_blocks + at)));
+        let mut stored = all.filter_map(|lba| scene.drive.ssd().borrow_mut().stored(lba).unwrap());
+        stored.rfind(|block| block.starts_with(b"zvs1")).unwrap()[FEATURES]
+    };
+    assert_eq!([0, 1].map(newest), [1 | OF_GROUPS | IN_TURN; 2]);
+    snapshot(&scene, "a", "first").unwrap();
+    assert_eq!([0, 1].map(newest), [3 | OF_GROUPS | IN_TURN; 2]);
 }
 
 /// Blocks that were unmapped at the snapshot are unmapped again after the return.
@@ -473,9 +496,15 @@ fn return_to_larger_snapshot_enlarges_volume() {
 /// blocks that are not zeros; also after parts of units are divided among snapshots, and while the pages of the map change.
 #[test]
 fn own_space_of_snapshot_is_freed_by_its_removal() {
-    for (seed, codec) in [(1, None), (2, Some(Codec::Lz4)), (3, Some(Codec::Lz4))] {
+    for (seed, codec, shards) in [
+        (1, None, 1),
+        (2, Some(Codec::Lz4), 1),
+        (3, Some(Codec::Lz4), 1),
+        (4, None, 3),
+        (5, Some(Codec::Lz4), 2),
+    ] {
         let zones = Geometry { zone_size_blocks: 256, zone_capacity_blocks: 250, zones: 40, ..geometry() };
-        let scene = Scene::over(&zones, 16);
+        let scene = Scene::in_shards(&zones, 16, shards);
         let volume = scene.add("a");
         scene.run(volume.compress(codec, Unit::from_bytes(65536).unwrap())).unwrap();
         let mut rng = Rng::new(seed);

@@ -209,7 +209,10 @@ pub enum PoolError {
     Returning,
     #[error("the volume has had {MOST_SNAPSHOTS} snapshots, and no more are possible")]
     ManySnapshots,
-    #[error("snapshots in a pool of several parts, as on devices of more than 16 TiB, are not supported yet")]
+    #[error(
+        "this pool of several parts, on a device of more than 16 TiB, was made by an earlier version, and has no snapshots: copy \
+         its volumes to a new one"
+    )]
     ManyShards,
 }
 

@@ -274,7 +274,7 @@ impl PoolCore {
     /// Notes whether any volume has a floor or a latency class.
     pub fn note_guarantees(&self) {
         let volumes = self.volumes.borrow();
-        self.qos.note_guarantees(volumes.values().map(|volume| &volume.qos_state));
+        self.qos.note_guarantees(volumes.values().map(|volume| &volume.qos_state), None);
     }
 
     /// Updates the throttling of volumes, if that is due. There is no periodic task: each request does so when it arrives,
@@ -448,10 +448,21 @@ impl PoolCore {
         if there != 0 {
             return Ok(there);
         }
-        // A refused write takes no extent.
         let family = volume.family();
-        self.space.check_room(family)?;
-        let Some(extent) = self.table.borrow().next_free().filter(|_| self.may_claim(family)) else {
+        let shards = match self.head_of(volume) {
+            // The blocks of a snapshot are in the shard of those that it keeps.
+            Some(head) => {
+                let shard = self.table.borrow().shard(head.extent(index));
+                shard..shard + 1
+            }
+            None => 0..self.space.extent_shards() as usize,
+        };
+        // A refused write takes no extent.
+        let with_room: Vec<usize> = shards.filter(|shard| self.space.has_room(*shard, family)).collect();
+        if with_room.is_empty() {
+            return Err(self.space.refuse());
+        }
+        let Some(extent) = self.table.borrow().next_free(with_room).filter(|_| self.may_claim(family)) else {
             return Err(Status::CapacityExceeded.into());
         };
         self.empty(extent).await?;

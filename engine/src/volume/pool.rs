@@ -70,9 +70,9 @@ impl Pool {
         options: VolumeCreateOptions,
     ) -> Result<VolumeCreateOptions, NoVolume> {
         let plain = VolumePlan::of(device.geometry(), None, options.shards)?;
-        let thin =
-            options.blocks.unwrap_or_else(|| (THIN_FACTOR * plain.usable).min(most_blocks(plain.shards)));
+        let thin = options.blocks.unwrap_or(THIN_FACTOR * plain.usable);
         let pool = options.pool.unwrap_or_else(|| PoolShape::of(thin));
+        let thin = options.blocks.unwrap_or_else(|| thin.min(most_blocks(plain.shards, pool)));
         let blocks = thin / pool.extent_blocks.max(1) as u64 * pool.extent_blocks as u64;
         pool.layout(blocks).ok_or(NoVolume::Size { blocks })?;
         Ok(VolumeCreateOptions { blocks: Some(blocks), pool: Some(pool), ..options })
@@ -100,7 +100,7 @@ impl Pool {
     ) -> Result<Pool, VolumeError> {
         let layout = shape.layout(space.blocks()).ok_or(VolumeError::Absurd)?;
         let mark = space.first().identity.mark();
-        let (volumes, table) = (BTreeMap::new(), ExtentTable::new(layout));
+        let (volumes, table) = (BTreeMap::new(), ExtentTable::new(layout, space.extent_shards()));
         let core = PoolCore {
             runtime: runtime.clone(),
             space: space.clone(),
@@ -178,7 +178,7 @@ impl Pool {
     ///
     /// # Errors
     /// When a volume does not exist, is a clone, or is named twice, or a name is taken or invalid; when the pool has no slot
-    /// or no room left, several shards, or very large zones; those of the device. Then some of the snapshots may be there
+    /// or no room left, very large zones, or several shards and was made by an earlier version; those of the device. Then some of the snapshots may be there
     /// if the pool became full.
     pub async fn snapshot(&self, new: Vec<NewSnapshot>) -> Result<Vec<Volume>, VolumeError> {
         new.iter().try_for_each(|NewSnapshot { name, .. }| check_new_name(name))?;
@@ -378,7 +378,7 @@ impl Pool {
     }
 
     /// Space of the volumes and snapshots, by slot ([`Volume::slot`]), without those that are being removed; none in a pool
-    /// of several shards. The first call since the start reads the whole map, and each call compares volumes with their
+    /// of several shards that was made by an earlier version. The first call since the start reads the whole map, and each call compares volumes with their
     /// snapshots in the extents that both have; no data is read. Exact unless data is written meanwhile.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::{
     },
     zone::MOST_BLOCKS,
 };
-use std::ops::Range;
+use std::{cmp::Reverse, ops::Range};
 
 /// Version of the table.
 const VERSION: u16 = 1;
@@ -286,15 +286,29 @@ impl ExtentOwner {
 pub struct ExtentTable {
     layout: PoolLayout,
     owners: Vec<ExtentOwner>,
-    /// Free extents; the last one is taken first.
-    free: Vec<u32>,
+    /// Free extents by shard, if the extents go to these in turn; the last one of a shard is taken first.
+    free: Vec<Vec<u32>>,
 }
 
 impl ExtentTable {
-    /// A table in which all extents behind the reserved ones are free.
-    pub fn new(layout: PoolLayout) -> ExtentTable {
+    /// A table in which all extents behind the reserved ones are free; they go to so many shards in turn.
+    pub fn new(layout: PoolLayout, shards: u32) -> ExtentTable {
         let owners = vec![ExtentOwner::FREE; layout.extents as usize];
-        ExtentTable { layout, owners, free: (layout.reserved..layout.extents).rev().collect() }
+        let mut table = ExtentTable { layout, owners, free: vec![Vec::new(); shards as usize] };
+        for extent in (layout.reserved..layout.extents).rev() {
+            table.free_in_its_shard(extent).push(extent);
+        }
+        table
+    }
+
+    /// The shard of an extent.
+    pub fn shard(&self, extent: u32) -> usize {
+        extent as usize % self.free.len()
+    }
+
+    fn free_in_its_shard(&mut self, extent: u32) -> &mut Vec<u32> {
+        let shard = self.shard(extent);
+        &mut self.free[shard]
     }
 
     /// Takes the owners that [`PoolLayout::decode_owners`] has found in a block of the pool.
@@ -306,7 +320,9 @@ impl ExtentTable {
     /// Completes the table after [`ExtentTable::load`].
     pub fn find_free(&mut self) {
         let owners = &self.owners;
-        self.free.retain(|extent| owners[*extent as usize] == ExtentOwner::FREE);
+        for free in &mut self.free {
+            free.retain(|extent| owners[*extent as usize] == ExtentOwner::FREE);
+        }
     }
 
     /// The block of the pool with the owners of some extents, as if the owners of those for which `change` returns one
@@ -320,14 +336,15 @@ impl ExtentTable {
         sealed(&out.0, (mark, OWNERS, (block - self.layout.owner_blocks().start) as u32))
     }
 
-    /// The free extent that is taken next; `None` if there is none.
-    pub fn next_free(&self) -> Option<u32> {
-        self.free.last().copied()
+    /// The free extent that is taken next, in the one of these shards that has most; `None` if there is none.
+    pub fn next_free(&self, shards: impl IntoIterator<Item = usize>) -> Option<u32> {
+        let most = shards.into_iter().max_by_key(|shard| (self.free[*shard].len(), Reverse(*shard)));
+        most.and_then(|shard| self.free[shard].last().copied())
     }
 
     /// Records the owner of the extent that [`ExtentTable::next_free`] has returned.
     pub fn take(&mut self, extent: u32, owner: ExtentOwner) {
-        assert_eq!(self.free.pop(), Some(extent), "the free extent that is taken next");
+        assert_eq!(self.free_in_its_shard(extent).pop(), Some(extent), "the free extent that is taken next");
         assert_eq!(
             self.owners[extent as usize],
             ExtentOwner::FREE,
@@ -354,7 +371,7 @@ impl ExtentTable {
             "owner of extent {extent}, which is not free"
         );
         self.owners[extent as usize] = ExtentOwner::FREE;
-        self.free.push(extent);
+        self.free_in_its_shard(extent).push(extent);
     }
 
     /// Records that an extent has no owner, before [`ExtentTable::find_free`].
@@ -376,7 +393,7 @@ impl ExtentTable {
 
     /// Number of free extents.
     pub fn free_extents(&self) -> u32 {
-        self.free.len() as u32
+        self.free.iter().map(|free| free.len() as u32).sum()
     }
 }
 
@@ -518,21 +535,21 @@ mod tests {
     fn extent_table_reads_back_what_is_written() {
         let layout = PoolShape { extent_blocks: 16, slots: 3 }.layout(16 * 2000).unwrap();
         assert_eq!((layout.reserved, layout.owner_blocks()), (1, 3..7));
-        let mut table = ExtentTable::new(layout);
+        let mut table = ExtentTable::new(layout, 1);
         let owner = ExtentOwner::new(2, 9, 4);
-        let first = table.next_free().unwrap();
+        let first = table.next_free([0]).unwrap();
         let block = table.encode(7, layout.owner_block(first), |extent| (extent == first).then_some(owner));
         table.take(first, owner);
         assert_eq!(*block, *table.encode(7, layout.owner_block(first), |_| None));
-        let mut read = ExtentTable::new(layout);
+        let mut read = ExtentTable::new(layout, 1);
         assert_eq!((layout.decode_owners(&block, 7, 4), layout.decode_owners(&block, 8, 3)), (None, None));
         read.load(3, layout.decode_owners(&block, 7, 3).unwrap());
         read.find_free();
         assert_eq!(read.owner_of(first as u64 * 16 + 15), (owner, first as u64 * 16));
         assert!(read.owners().eq(table.owners()) && read.free_extents() == layout.extents - 2);
-        assert_ne!(read.next_free(), Some(first));
+        assert_ne!(read.next_free([0]), Some(first));
         read.release(first);
-        assert_eq!(read.next_free(), Some(first));
+        assert_eq!(read.next_free([0]), Some(first));
         // The table itself, and a volume without a slot.
         for (extent, slot) in [(0, 0), (1, 3)] {
             let wrong = table.encode(7, 3, |of| (of == extent).then_some(ExtentOwner::new(slot, 0, 0)));

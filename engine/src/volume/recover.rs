@@ -47,7 +47,7 @@ pub async fn is_on(device: Rc<dyn ZonedDevice>) -> Result<Presence, DeviceError>
 /// When the device cannot carry such a volume, is not empty, or fails.
 pub async fn create(
     device: Rc<dyn ZonedDevice>,
-    VolumeCreateOptions { uuid, blocks, sector, codec, unit, pool, .. }: VolumeCreateOptions,
+    VolumeCreateOptions { uuid, blocks, sector, codec, unit, pool, shards, .. }: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
     let plan = ShardPlan::of(device.geometry(), blocks)?;
     let scan = DeviceScan::at(device.clone()).await?;
@@ -72,6 +72,7 @@ pub async fn create(
         zones: device.geometry().zones,
         sector,
         pool,
+        extents_in_turn: pool.is_some() && shards.is_some_and(|shards| shards > 1),
     };
     let root = Root {
         generation: 1,
@@ -504,6 +505,7 @@ mod tests {
             zones: 6,
             sector: Default::default(),
             pool: None,
+            extents_in_turn: false,
         };
         let uses =
             [ZoneUse::Free, ZoneUse::Free, ZoneUse::Data, ZoneUse::Data, ZoneUse::Map, ZoneUse::ClosedData];

@@ -117,6 +117,9 @@ pub const TRAILERS: u64 = 16;
 /// Feature of a root: there is a hot window ([`super::window`]), whose zone is in the cuts.
 pub const HOT_WINDOW: u64 = 32;
 
+/// Feature of a root: the extents of the pool go to its shards in turn.
+pub const EXTENTS_IN_TURN: u64 = 64;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -138,9 +141,17 @@ pub struct VolumeIdentity {
     pub sector: SectorSize,
     /// Division of the blocks among the volumes of a pool; `None` if they are those of one volume.
     pub pool: Option<PoolShape>,
+    /// Whether the extents of the pool go to its shards in turn. False with one shard, and in pools of earlier programs,
+    /// whose extents may be in two.
+    pub extents_in_turn: bool,
 }
 
 impl VolumeIdentity {
+    /// Blocks of an extent, if the extents go to the shards in turn.
+    pub fn extent_in_turn(&self) -> Option<u32> {
+        self.pool.filter(|_| self.extents_in_turn).map(|pool| pool.extent_blocks)
+    }
+
     /// 64-bit hash of the UUID, which is part of every group header and sealed block of the volume.
     pub fn mark(&self) -> u64 {
         let mark = crc32c::crc32c(&self.uuid);
@@ -188,7 +199,7 @@ pub struct Root {
 impl Root {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Encoder::default();
-        let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector, pool } = &self.identity;
+        let VolumeIdentity { uuid, blocks, zone_capacity_blocks, zones, sector, pool, .. } = &self.identity;
         let with = |has: bool, feature: u64| if has { feature } else { 0 };
         let features = self.other_features
             | with(pool.is_some(), POOL)
@@ -196,6 +207,7 @@ impl Root {
             | with(self.shares_headers, SHARED_HEADERS)
             | with(self.extents.is_some(), GUARANTEES)
             | with(self.has_trailers, TRAILERS)
+            | with(self.identity.extents_in_turn, EXTENTS_IN_TURN)
             | with(self.cuts.iter().any(|cut| cut.stream == WINDOW), HOT_WINDOW);
         out.bytes(uuid).u64(*blocks).u64(*zone_capacity_blocks).u32(*zones).u32(*sector as u32);
         out.u64(self.generation).u64(self.next_number).u64(self.next_segment).u64(self.lifespan);
@@ -231,6 +243,7 @@ impl Root {
             zones: from.u32().ok()?,
             sector: SectorSize::from_bytes(from.u32().ok()?)?,
             pool: None,
+            extents_in_turn: false,
         };
         let (generation, next_number) = (from.u64().ok()?, from.u64().ok()?);
         let (next_segment, lifespan) = (from.u64().ok()?, from.u64().ok()?);
@@ -239,6 +252,7 @@ impl Root {
         let (codec, unit) = (Codec::of_root([codec, level])?, Unit::of_number(unit)?);
         let (cuts, directory) = (from.u32().ok()?, from.u32().ok()?);
         let features = if version >= WITH_FEATURES { from.u64().ok()? } else { 0 };
+        let identity = VolumeIdentity { extents_in_turn: features & EXTENTS_IN_TURN != 0, ..identity };
         let whole = bytes.len() as u64;
         let numbers = [generation, next_number, next_segment, lifespan, mapped];
         if numbers.iter().any(|number| *number >= MOST_NUMBER) {
@@ -262,7 +276,7 @@ impl Root {
             extents: None,
             has_trailers: features & TRAILERS != 0,
             other_features: features
-                & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS | HOT_WINDOW),
+                & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS | HOT_WINDOW | EXTENTS_IN_TURN),
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),
@@ -295,7 +309,8 @@ impl Root {
         if features & GUARANTEES != 0 {
             root.extents = Some(root.read_extents(&mut from)?);
         }
-        (root.identity.pool.is_some() || !root.has_snapshots).then_some(root)
+        let needs_pool = root.has_snapshots || root.identity.extents_in_turn;
+        (root.identity.pool.is_some() || !needs_pool).then_some(root)
     }
 
     /// The counted grains of each extent of a pool; `None` if there is no pool, or a number cannot be.
@@ -327,6 +342,7 @@ mod tests {
             zones: 2,
             sector: SectorSize::B512,
             pool: Some(PoolShape { extent_blocks: 1 << 25, slots: 3 }),
+            extents_in_turn: true,
         };
         let root = Root {
             identity,

@@ -3,7 +3,7 @@
 //! 16 TiB.
 //!
 //! The zones of the device are divided evenly, in order; the last ones may be left over. The logical blocks are divided
-//! into *strides*, which go to the shards in turn. No field records the number of shards: the root of the first one has
+//! into *strides*, which go to the shards in turn; in a pool these are its extents. No field records the number of shards: the root of the first one has
 //! the number of its zones.
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
         error::{NoVolume, VolumeError},
         options::{VolumeCreateOptions, VolumeOptions},
         recover,
+        root::PoolShape,
         scan::DeviceScan,
         space::{HEAD_ZONES, ShardPlan},
     },
@@ -37,16 +38,20 @@ pub struct ShardMap {
     shards: u64,
     /// Blocks of the volume.
     blocks: u64,
-    /// Blocks of a stride: a power of two.
+    /// Blocks of a stride.
     stride: u64,
 }
 
 impl ShardMap {
-    pub fn new(shards: u32, blocks: u64) -> ShardMap {
+    /// `extent_blocks` are the blocks of an extent of a pool whose extents go to the shards in turn.
+    pub fn new(shards: u32, blocks: u64, extent_blocks: Option<u32>) -> ShardMap {
         assert!(shards > 0, "a volume of {blocks} blocks without shards");
         let shards = shards as u64;
-        let most = (blocks / shards / LEAST_STRIDES).clamp(LEAST_STRIDE, MOST_STRIDE);
-        ShardMap { shards, blocks, stride: 1 << most.ilog2() }
+        let stride = match extent_blocks {
+            Some(blocks) => blocks.into(),
+            None => 1 << (blocks / shards / LEAST_STRIDES).clamp(LEAST_STRIDE, MOST_STRIDE).ilog2(),
+        };
+        ShardMap { shards, blocks, stride: stride.max(1) }
     }
 
     /// The shard of the block at `at`, the number of the block in it, and the blocks from there to the end of the stride
@@ -76,11 +81,11 @@ impl ShardMap {
     }
 }
 
-/// Most blocks of a volume with so many shards: each has addresses of 32 bits, and whole strides.
-pub fn most_blocks(shards: u32) -> u64 {
+/// Most blocks of a pool with so many shards: each has addresses of 32 bits, and whole extents.
+pub fn most_blocks(shards: u32, pool: PoolShape) -> u64 {
     match shards {
         1 => u32::MAX as u64,
-        _ => shards as u64 * (u32::MAX as u64 - MOST_STRIDE),
+        _ => shards as u64 * (u32::MAX - u32::MAX % pool.extent_blocks.max(1)) as u64,
     }
 }
 
@@ -121,6 +126,28 @@ impl VolumePlan {
     /// # Errors
     /// When the device cannot carry such a volume.
     pub fn of(geometry: &Geometry, blocks: Option<u64>, shards: Option<u32>) -> Result<VolumePlan, NoVolume> {
+        VolumePlan::in_turn(geometry, blocks, shards, None)
+    }
+
+    /// As [`VolumePlan::of`], of the blocks of a pool with such extents.
+    ///
+    /// # Errors
+    /// When the device cannot carry such a pool.
+    pub fn of_pool(
+        geometry: &Geometry,
+        blocks: u64,
+        shards: Option<u32>,
+        pool: PoolShape,
+    ) -> Result<VolumePlan, NoVolume> {
+        VolumePlan::in_turn(geometry, Some(blocks), shards, Some(pool.extent_blocks))
+    }
+
+    fn in_turn(
+        geometry: &Geometry,
+        blocks: Option<u64>,
+        shards: Option<u32>,
+        extent_blocks: Option<u32>,
+    ) -> Result<VolumePlan, NoVolume> {
         let most = u32::MAX as u64;
         if let Some(blocks) = blocks.filter(|blocks| *blocks > MOST_BLOCKS) {
             return Err(NoVolume::Size { blocks });
@@ -135,16 +162,15 @@ impl VolumePlan {
             Some(blocks) => blocks,
             None => {
                 let usable = ShardPlan::of(&share, None)?.usable;
-                let stride = ShardMap::new(shards, usable * shards as u64).stride;
+                let stride = ShardMap::new(shards, usable * shards as u64, extent_blocks).stride;
                 if shards == 1 { usable } else { usable / stride * stride * shards as u64 }
             }
         };
-        if blocks == 0
-            || (0..shards as usize).any(|shard| ShardMap::new(shards, blocks).blocks_of(shard) == 0)
-        {
+        let map = ShardMap::new(shards, blocks, extent_blocks);
+        if blocks == 0 || (0..shards as usize).any(|shard| map.blocks_of(shard) == 0) {
             return Err(NoVolume::Size { blocks });
         }
-        let plan = ShardPlan::of(&share, Some(ShardMap::new(shards, blocks).blocks_of(0)))?;
+        let plan = ShardPlan::of(&share, Some(map.blocks_of(0)))?;
         let data_zones = (plan.usable / plan.in_full_zone().max(1)) as u32;
         Ok(VolumePlan {
             shards,
@@ -209,11 +235,12 @@ pub async fn create(
     device: Rc<dyn ZonedDevice>,
     options: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
-    let plan = VolumePlan::of(device.geometry(), options.blocks, options.shards)?;
+    let extent_blocks = options.pool.map(|pool| pool.extent_blocks);
+    let plan = VolumePlan::in_turn(device.geometry(), options.blocks, options.shards, extent_blocks)?;
     if plan.shards > 1 {
         check_empty(runtime, &device, plan.shards).await?;
     }
-    let map = ShardMap::new(plan.shards, plan.blocks);
+    let map = ShardMap::new(plan.shards, plan.blocks, extent_blocks);
     for shard in (0..plan.shards as usize).rev() {
         let part = part_of(runtime, &device, shard, plan.shards);
         if shard > 0 {
@@ -222,8 +249,9 @@ pub async fn create(
             }
         }
         let (uuid, blocks) = (uuid_of(options.uuid, shard), Some(map.blocks_of(shard)));
-        let created = recover::create(part, VolumeCreateOptions { uuid, blocks, ..options }).await;
-        created.map_err(|error| in_shard(error, device.geometry(), shard, plan.shards))?;
+        let created =
+            recover::create(part, VolumeCreateOptions { uuid, blocks, shards: Some(plan.shards), ..options });
+        created.await.map_err(|error| in_shard(error, device.geometry(), shard, plan.shards))?;
     }
     Ok(())
 }
@@ -294,13 +322,13 @@ pub async fn open(
         }
     }
     let blocks = found.iter().try_fold(0_u64, |sum, (_, there)| sum.checked_add(there.identity().blocks));
-    let map = ShardMap::new(shards, blocks.ok_or(VolumeError::Absurd)?);
+    let map = ShardMap::new(shards, blocks.ok_or(VolumeError::Absurd)?, identity.extent_in_turn());
     for (shard, (_, there)) in found.iter().enumerate() {
         let own = there.identity();
         let is_part = own.uuid == uuid_of(identity.uuid, shard)
             && own.blocks == map.blocks_of(shard)
             && own.sector == identity.sector
-            && own.pool == identity.pool;
+            && (own.pool, own.extents_in_turn) == (identity.pool, identity.extents_in_turn);
         if !is_part {
             return Err(VolumeError::Absurd);
         }
@@ -335,8 +363,10 @@ mod tests {
 
     #[test]
     fn blocks_of_volume_are_each_in_one_shard() {
-        for (shards, blocks) in [(1, 1), (1, 1000), (2, 3), (2, 4096), (3, 4097), (5, 12_345), (4, 64)] {
-            let map = ShardMap::new(shards, blocks);
+        let sizes = [(1, 1), (1, 1000), (2, 3), (2, 4096), (3, 4097), (5, 12_345), (4, 64)];
+        let extents = [None, Some(48)];
+        for ((shards, blocks), extent_blocks) in sizes.into_iter().flat_map(|of| extents.map(|e| (of, e))) {
+            let map = ShardMap::new(shards, blocks, extent_blocks);
             let mut found = vec![Vec::new(); shards as usize];
             for at in 0..blocks {
                 let (shard, place, left) = map.find(at);

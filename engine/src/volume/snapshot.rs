@@ -14,14 +14,14 @@ use crate::{
     device::DeviceError,
     qos::Qos,
     volume::{
-        core::Kin,
+        core::{Kin, VolumeCore},
         error::{PoolError, VolumeError},
         guarantee::check_snapshot_addresses,
         part::{PoolCore, PoolVolume, Quiet},
         pool_table::{ExtentOwner, MOST_SNAPSHOTS, VolumeOrigin, VolumeRecord},
         request::MapChange,
         root::MOST_LIVE_SHARED,
-        state::{Distance, Keep},
+        state::Keep,
         thin::View,
     },
 };
@@ -43,11 +43,16 @@ pub struct NewSnapshot {
 }
 
 /// The blocks of a pool that belong together: those of a volume and of its snapshots.
-struct PoolKin(Weak<PoolCore>);
+struct PoolKin {
+    pool: Weak<PoolCore>,
+    /// The shard in which the blocks are counted.
+    shard: usize,
+}
 
 impl Kin for PoolKin {
     fn others(&self, block: u64, into: &mut Vec<u64>) {
-        let Some(pool) = self.0.upgrade() else { return };
+        let Some(pool) = self.pool.upgrade() else { return };
+        let block = pool.space.block(self.shard, block);
         let (owner, start) = pool.table.borrow().owner_of(block);
         let Some(volume) = owner.slot().and_then(|slot| pool.at(slot)) else { return };
         let head = pool.head_of(&volume).unwrap_or(volume);
@@ -56,7 +61,7 @@ impl Kin for PoolKin {
             let extent = of_family.extent(owner.index().into());
             let other = pool.layout.start(extent) + (block - start);
             if extent != 0 && other != block {
-                into.push(other);
+                into.push(pool.space.find(other).1);
             }
         }
     }
@@ -127,7 +132,9 @@ impl PoolCore {
 
     /// Lets collection find the blocks of snapshots.
     fn set_kin(self: &Rc<Self>) {
-        self.space.first().kin.get_or_init(|| Box::new(PoolKin(Rc::downgrade(self))));
+        for (shard, core) in self.space.cores().iter().enumerate() {
+            core.kin.get_or_init(|| Box::new(PoolKin { pool: Rc::downgrade(self), shard }));
+        }
     }
 
     /// Adds the blocks of the pool from which extent `index` of a volume is read, from block `at` of it on.
@@ -196,7 +203,7 @@ impl PoolCore {
                 volume.slot
             );
             let from = self.layout.start(own);
-            let distance = |extent: u32| Distance::between(from, self.layout.start(extent));
+            let distance = |extent: u32| self.space.distance(from, self.layout.start(extent));
             let snapshots = volume.snapshots.borrow();
             let later = snapshots.iter().filter(|other| other.number() > latest.number());
             let mut merged = later.filter(|other| !other.hidden.get()).map(|other| other.extent(index));
@@ -230,7 +237,7 @@ impl PoolCore {
         self: &Rc<Self>,
         new: Vec<NewSnapshot>,
     ) -> Result<Vec<Rc<PoolVolume>>, VolumeError> {
-        if self.space.shards() > 1 {
+        if !self.space.has_whole_extents() {
             return Err(PoolError::ManyShards.into());
         }
         let heads = new.iter().map(|new| self.find(&new.volume)).collect::<Result<Vec<_>, _>>()?;
@@ -288,7 +295,9 @@ impl PoolCore {
         }
         let _changing = self.changes.take().await;
         self.set_kin();
-        if !std::mem::replace(&mut self.space.first().state.borrow_mut().has_snapshots, true) {
+        let permit =
+            |core: &Rc<VolumeCore>| std::mem::replace(&mut core.state.borrow_mut().has_snapshots, true);
+        if !self.space.cores().iter().map(permit).fold(true, |all, had| all & had) {
             self.space.checkpoint().await?;
         }
         Ok(())
@@ -397,7 +406,7 @@ impl PoolCore {
         drop(changing);
         let _passing = self.passing.take().await;
         let (from, to) = (self.layout.start(extent), self.layout.start(own));
-        let merge = MapChange::Merge(Distance::between(to, from));
+        let merge = MapChange::Merge(self.space.distance(to, from));
         Ok(self.space.change(to, self.layout.extent_blocks.into(), merge).await?)
     }
 
@@ -454,7 +463,7 @@ impl PoolCore {
                 self.space.discard(start, blocks).await?;
             } else if kept != 0 {
                 let _passing = self.passing.take().await;
-                let from = Distance::between(start, self.layout.start(kept));
+                let from = self.space.distance(start, self.layout.start(kept));
                 self.space.change(start, blocks, MapChange::Return(from)).await?;
             }
         }

@@ -15,6 +15,7 @@ use crate::{
         request::{self, MapChange, WriteTerms},
         root::PoolShape,
         shards::{self, ShardMap},
+        state::Distance,
         status::VolumeStatus,
         stored::{self, StoredBlocks},
         waiting, window,
@@ -136,22 +137,75 @@ impl ThinSpace {
         self.first().state.borrow().space.plan().unit
     }
 
-    /// Refuses a write of a family to a block without a place if there is no room for it.
-    ///
-    /// # Errors
-    /// Capacity Exceeded.
-    pub fn check_room(&self, family: u16) -> Result<(), DeviceError> {
-        let has_room = |core: &Rc<VolumeCore>| core.state.borrow().space.has_room_for_new(family, GRAINS);
-        match self.0.cores.iter().any(has_room) {
-            true => Ok(()),
-            false => Err(request::refuse(self.first())),
+    /// Number of shards to which the extents of a pool go in turn, so that each is in one. 1 also for a pool of several
+    /// shards that was made by an earlier program: its extents may be in two.
+    pub fn extent_shards(&self) -> u32 {
+        if self.first().identity.extents_in_turn { self.0.cores.len() as u32 } else { 1 }
+    }
+
+    /// Whether each extent of a pool is in one shard.
+    pub fn has_whole_extents(&self) -> bool {
+        self.shards() == self.extent_shards() as usize
+    }
+
+    /// The shard with the block at `at`, and the number of the block there.
+    pub fn find(&self, at: u64) -> (&VolumeCore, u64) {
+        let (shard, place, _) = self.0.map.find(at);
+        (&self.0.cores[shard], place)
+    }
+
+    /// As [`ThinSpace::find`], of several blocks in one shard.
+    fn find_all(&self, blocks: impl Iterator<Item = u64>) -> (&VolumeCore, Vec<u64>) {
+        let (mut core, mut places) = (self.first(), Vec::new());
+        for block in blocks {
+            let (of_block, place) = self.find(block);
+            assert!(
+                places.is_empty() || std::ptr::eq(core, of_block),
+                "block {block} is in another shard than the layers above it"
+            );
+            core = of_block;
+            places.push(place);
         }
+        (core, places)
+    }
+
+    /// The distance between two blocks of a shard, in that shard.
+    pub fn distance(&self, from: u64, to: u64) -> Distance {
+        let (_, places) = self.find_all([from, to].into_iter());
+        Distance::between(places[0], places[1])
+    }
+
+    /// All shards.
+    pub fn cores(&self) -> &[Rc<VolumeCore>] {
+        &self.0.cores
+    }
+
+    /// The block of the volume or pool that is block `at` of a shard.
+    pub fn block(&self, shard: usize, at: u64) -> u64 {
+        self.0.map.block(shard, at)
+    }
+
+    /// Whether a write of a family to a block without a place has room in one of the shards that may have it: this one, if
+    /// each extent is in one shard.
+    pub fn has_room(&self, shard: usize, family: u16) -> bool {
+        let has_room = |core: &Rc<VolumeCore>| core.state.borrow().space.has_room_for_new(family, GRAINS);
+        match self.has_whole_extents() {
+            true => has_room(&self.0.cores[shard]),
+            false => self.0.cores.iter().any(has_room),
+        }
+    }
+
+    /// Counts a write that is refused for lack of room.
+    pub fn refuse(&self) -> DeviceError {
+        request::refuse(self.first())
     }
 
     /// Records the family of an extent of a pool; 0 for none.
     pub fn set_family(&self, extent: u32, family: u16) {
-        if let Some(extents) = &mut self.first().state.borrow_mut().space.extents {
-            extents.set_family(extent, family);
+        let shards = self.extent_shards();
+        let core = &self.0.cores[(extent % shards) as usize];
+        if let Some(extents) = &mut core.state.borrow_mut().space.extents {
+            extents.set_family(extent / shards, family);
         }
     }
 
@@ -179,7 +233,7 @@ impl ThinSpace {
     /// Number of map entries that were moved between layers of views since the start. A look at a view during which it
     /// changes may be wrong.
     pub fn passed_on(&self) -> u64 {
-        self.first().state.borrow().passed_on
+        self.0.cores.iter().map(|core| core.state.borrow().passed_on).sum()
     }
 
     /// As [`request::settle`].
@@ -187,17 +241,19 @@ impl ThinSpace {
         all(self.0.cores.iter().map(|core| request::settle(core))).await.into_iter().collect()
     }
 
-    /// Reads blocks of a view. Views of several layers exist in a space of one shard only.
+    /// Reads blocks of a view.
     pub async fn read_view(&self, view: &View, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let (blocks, mut at) = ((bytes.len() / BLOCK) as u64, 0);
         while at < blocks {
             let (layers, count) = self.layers_at(view, at, blocks - at).await?;
             let into = &mut bytes[at as usize * BLOCK..][..count as usize * BLOCK];
-            let starts: Vec<u64> = layers.iter().map(|start| start + at).collect();
             let data = Buf::zeroed(into.len());
-            let read = match starts[..] {
-                [start] => self.read(start, data).await?,
-                _ => request::read(self.first(), &starts, data).await?,
+            let read = match *layers {
+                [start] => self.read(start + at, data).await?,
+                _ => {
+                    let (core, starts) = self.find_all(layers.iter().map(|start| start + at));
+                    request::read(core, &starts, data).await?
+                }
             };
             into.copy_from_slice(&read);
             at += count;
@@ -223,9 +279,14 @@ impl ThinSpace {
         Ok((others, most))
     }
 
-    /// As [`request::change`], in a space of one shard.
+    /// As [`request::change`], of blocks in one extent, which is in one shard.
     pub async fn change(&self, at: u64, blocks: u64, how: MapChange) -> Result<(), DeviceError> {
-        request::change(self.first(), at, blocks, how).await
+        assert!(
+            self.has_whole_extents(),
+            "a change of block {at} for snapshots, whose extent may be in two shards"
+        );
+        let (core, at) = self.find(at);
+        request::change(core, at, blocks, how).await
     }
 
     /// Writes blocks from `at` on.
@@ -245,8 +306,8 @@ impl ThinSpace {
         at: u64,
         verify: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, DeviceError> {
-        let (shard, at, _) = self.0.map.find(at);
-        request::read_verified(&self.0.cores[shard], at, verify).await
+        let (core, at) = self.find(at);
+        request::read_verified(core, at, verify).await
     }
 
     /// As [`super::Volume::flush`].
@@ -308,11 +369,15 @@ impl ThinSpace {
             [at] if view.layers.len() == 1 => match self.extent(at, count).await? {
                 // They may be holes: those of a clone stay when its snapshot has no blocks any more.
                 (true, count) if self.first().kin.get().is_some() => {
-                    request::extent_of_view(self.first(), layers, count).await
+                    let (core, starts) = self.find_all(layers.iter().copied());
+                    request::extent_of_view(core, &starts, count).await
                 }
                 found => Ok(found),
             },
-            _ => request::extent_of_view(self.first(), layers, count).await,
+            _ => {
+                let (core, starts) = self.find_all(layers.iter().copied());
+                request::extent_of_view(core, &starts, count).await
+            }
         }
     }
 

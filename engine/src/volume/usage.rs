@@ -18,7 +18,7 @@ use crate::{
         part::{PoolCore, PoolVolume},
         pool_table::VolumeOrigin,
         status::SpaceUse,
-        thin::View,
+        thin::{ThinSpace, View},
     },
 };
 use std::{collections::BTreeMap, rc::Rc};
@@ -99,8 +99,9 @@ pub async fn count_extents(core: &VolumeCore) -> Result<(), DeviceError> {
     }
 }
 
-/// The entries of `blocks` blocks from `start` on.
-async fn entries(core: &VolumeCore, start: u64, blocks: u64) -> Result<Vec<Address>, DeviceError> {
+/// The entries of `blocks` blocks of an extent, from `start` on.
+async fn entries(space: &ThinSpace, start: u64, blocks: u64) -> Result<Vec<Address>, DeviceError> {
+    let (core, start) = space.find(start);
     let (first, last) = (start / FANOUT, (start + blocks - 1) / FANOUT);
     let mut found = Vec::with_capacity(((last - first + 1) * FANOUT) as usize);
     for page in first..=last {
@@ -112,12 +113,12 @@ async fn entries(core: &VolumeCore, start: u64, blocks: u64) -> Result<Vec<Addre
 
 /// As [`entries`], of an extent; none without one.
 async fn layer(
-    core: &VolumeCore,
+    space: &ThinSpace,
     start: Option<u64>,
     blocks: u64,
 ) -> Result<Option<Vec<Address>>, DeviceError> {
     match start {
-        Some(start) => entries(core, start, blocks).await.map(Some),
+        Some(start) => entries(space, start, blocks).await.map(Some),
         None => Ok(None),
     }
 }
@@ -145,17 +146,20 @@ struct Counted {
     own: u64,
 }
 
-/// Space of the volumes and snapshots, by slot, without those that are being removed; none in a pool of several shards.
+/// Space of the volumes and snapshots, by slot, without those that are being removed; none if extents may be in
+/// two shards, or are too large to be counted.
 /// If data is written meanwhile, the result may have the former or the present state of it.
 ///
 /// # Errors
 /// A page of the map cannot be read.
 pub async fn space_use(pool: &PoolCore) -> Result<BTreeMap<u32, SpaceUse>, VolumeError> {
     let mut found = BTreeMap::new();
-    if pool.space.shards() > 1 || pool.space.first().state.borrow().space.extents.is_none() {
+    if !pool.space.has_whole_extents() || pool.space.first().state.borrow().space.extents.is_none() {
         return Ok(found);
     }
-    count_extents(pool.space.first()).await?;
+    for core in pool.space.cores() {
+        count_extents(core).await?;
+    }
     let volumes: Vec<Rc<PoolVolume>> = pool.volumes.borrow().values().cloned().collect();
     for volume in volumes.iter().filter(|volume| volume.number() == 0 && !volume.is_removed()) {
         let counted = match volume.origin {
@@ -179,8 +183,10 @@ pub async fn space_use(pool: &PoolCore) -> Result<BTreeMap<u32, SpaceUse>, Volum
 
 /// Counted grains of an extent; 0 for none.
 fn held(pool: &PoolCore, extent: u32) -> u64 {
-    let state = pool.space.first().state.borrow();
-    state.space.extents.as_ref().filter(|_| extent != 0).map_or(0, |extents| extents.held(extent))
+    let (core, start) = pool.space.find(pool.layout.start(extent));
+    let in_shard = (start / pool.layout.extent_blocks as u64) as u32;
+    let state = core.state.borrow();
+    state.space.extents.as_ref().filter(|_| extent != 0).map_or(0, |extents| extents.held(in_shard))
 }
 
 /// Counts the space of a volume, which is no clone, and of its snapshots.
@@ -217,14 +223,14 @@ async fn count_shared(
     (of_head, counted): (&mut Counted, &mut [Counted]),
 ) -> Result<(), DeviceError> {
     assert_eq!(extents.len(), counted.len(), "extents of the snapshots, and snapshots");
-    let (core, size) = (pool.space.first(), pool.layout.extent_blocks as u64);
+    let (space, size) = (&pool.space, pool.layout.extent_blocks as u64);
     for at in (0..size).step_by(FANOUT as usize) {
         give_way().await;
         let blocks = FANOUT.min(size - at);
         let start = |extent: u32| (extent != 0).then(|| pool.layout.start(extent) + at);
-        let layers = all(extents.iter().map(|extent| layer(core, start(*extent), blocks))).await;
+        let layers = all(extents.iter().map(|extent| layer(space, start(*extent), blocks))).await;
         let layers = layers.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let mut view = entries(core, pool.layout.start(extent) + at, blocks).await?;
+        let mut view = entries(space, pool.layout.start(extent) + at, blocks).await?;
         let of_view = grains_of(&view);
         of_head.all += of_view;
         if let Some(Some(latest)) = layers.last() {
@@ -250,7 +256,7 @@ async fn count_shared(
 
 /// Counts the space of a clone. Blocks that its snapshot has, too, are shared.
 async fn count_clone(pool: &PoolCore, clone: &Rc<PoolVolume>) -> Result<Counted, DeviceError> {
-    let (core, size) = (pool.space.first(), pool.layout.extent_blocks as u64);
+    let (space, size) = (&pool.space, pool.layout.extent_blocks as u64);
     let mut counted = Counted::default();
     for index in 0..pool.layout.extents_of(clone.blocks.get()) {
         give_way().await;
@@ -267,10 +273,10 @@ async fn count_clone(pool: &PoolCore, clone: &Rc<PoolVolume>) -> Result<Counted,
             let blocks = FANOUT.min(size - at);
             let mut view = vec![0; blocks as usize];
             for start in below.layers.iter().rev() {
-                cover(&entries(core, start + at, blocks).await?, &mut view);
+                cover(&entries(space, start + at, blocks).await?, &mut view);
             }
             if own != 0 {
-                let upper = entries(core, pool.layout.start(own) + at, blocks).await?;
+                let upper = entries(space, pool.layout.start(own) + at, blocks).await?;
                 view.iter_mut().zip(upper).filter(|(_, upper)| *upper != 0).for_each(|(seen, _)| *seen = 0);
             }
             counted.all += grains_of(&view);

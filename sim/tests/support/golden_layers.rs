@@ -14,7 +14,10 @@ use engine::{
     device::{Command, Done, Geometry, ZonedDevice, Zones},
     qos::{Qos, Rates},
     runtime::Runtime,
-    volume::{Codec, Level, Unit, Volume, VolumeCreateOptions, VolumeOptions},
+    volume::{
+        self, Codec, Level, NewVolume, Opened, Pool, PoolShape, Unit, Volume, VolumeCreateOptions,
+        VolumeOptions,
+    },
     vzone::{Namespace, NamespaceOptions, Namespaces, Spec},
     zone::{Lba, ZoneIndex, ZoneState},
 };
@@ -126,6 +129,93 @@ pub fn check_volume(runtime: &Runtime, volume: &Volume) {
         assert!(found[..] == wanted[..], "block {at} of life {life:?}");
     }
     assert_eq!(run(runtime, volume.audit()), Ok(()));
+}
+
+/// The drive of the pool, with room for two shards.
+pub fn pool_model() -> Model {
+    let of_volume = model();
+    let geometry = Geometry { zones: 62, max_open: 0, max_active: 0, ..of_volume.geometry };
+    Model { geometry, ..of_volume }
+}
+
+/// Blocks of an extent, and of each volume of the pool.
+const POOL_EXTENT: u32 = 16;
+pub const POOL_VOLUME_BLOCKS: u64 = 150;
+pub const POOL_VOLUMES: [&str; 2] = ["a", "b"];
+
+/// Opens the pool on `device`.
+pub fn open_pool(device: Rc<dyn ZonedDevice>) -> (Runtime, Pool) {
+    let runtime = Runtime::new();
+    match run(&runtime, volume::open(&runtime, device, VolumeOptions::default())).expect("the pool opens") {
+        Opened::Pool(pool) => (runtime, pool),
+        Opened::Volume(_) => panic!("a pool is taken for a volume"),
+    }
+}
+
+/// Creates a pool of two shards and two volumes; its last checkpoint is older than its last writes.
+pub fn write_pool(device: &Rc<dyn ZonedDevice>) {
+    let runtime = Runtime::new();
+    let options = VolumeCreateOptions {
+        uuid: *b"golden pool of 7",
+        pool: Some(PoolShape { extent_blocks: POOL_EXTENT, slots: 4 }),
+        shards: Some(2),
+        ..VolumeCreateOptions::default()
+    };
+    run(&runtime, Pool::create(&runtime, device.clone(), options)).expect("the pool is created");
+    runtime.clear();
+    for (round, name) in POOL_VOLUMES.into_iter().enumerate() {
+        let (runtime, pool) = open_pool(device.clone());
+        let new = NewVolume {
+            name: name.into(),
+            uuid: [round as u8 + 1; 16],
+            blocks: POOL_VOLUME_BLOCKS,
+            sector: Default::default(),
+            codec: None,
+            unit: Unit::default(),
+            qos: Default::default(),
+            guaranteed: 0,
+        };
+        run(&runtime, pool.add(new)).expect("a volume is added");
+        for number in 0..OPERATIONS / 4 {
+            let (at, blocks, writes) = pool_operation(number);
+            let volume = pool.find(POOL_VOLUMES[number as usize % (round + 1)]).expect("a volume");
+            let result = match writes {
+                true => run(&runtime, volume.write(at, &content(number, at, blocks), false)),
+                false => run(&runtime, volume.discard(at, blocks)),
+            };
+            result.expect("an operation succeeds");
+        }
+        run(&runtime, pool.space().flush()).expect("a flush succeeds");
+        runtime.clear();
+    }
+}
+
+fn pool_operation(number: u32) -> (u64, u64, bool) {
+    let (at, blocks, writes) = operation(number);
+    (at % (POOL_VOLUME_BLOCKS - blocks), blocks, writes)
+}
+
+/// Compares all blocks of the volumes of the pool.
+pub fn check_pool(runtime: &Runtime, pool: &Pool) {
+    let mut lives = [[None; POOL_VOLUME_BLOCKS as usize]; POOL_VOLUMES.len()];
+    for (round, number) in
+        (0..POOL_VOLUMES.len()).flat_map(|round| (0..OPERATIONS / 4).map(move |n| (round, n)))
+    {
+        let (at, blocks, writes) = pool_operation(number);
+        let of_volume = &mut lives[number as usize % (round + 1)];
+        of_volume[at as usize..(at + blocks) as usize].fill(writes.then_some(number));
+    }
+    for (name, lives) in POOL_VOLUMES.into_iter().zip(lives) {
+        let volume = pool.find(name).expect("a volume");
+        assert_eq!(volume.blocks(), POOL_VOLUME_BLOCKS);
+        for (at, life) in (0..).zip(lives) {
+            let found = run(runtime, volume.read(at, Buf::zeroed(BLOCK))).expect("a block is read");
+            let wanted = life.map_or(Buf::zeroed(BLOCK), |life| content(life, at, 1));
+            assert!(found[..] == wanted[..], "block {at} of volume {name}, life {life:?}");
+        }
+    }
+    assert!(run(runtime, pool.audit()).is_ok());
+    assert_eq!(run(runtime, pool.space().audit()), Ok(()));
 }
 
 /// A v-zone of the namespaces' image: its state, and its written blocks.

@@ -42,9 +42,9 @@ pub fn new(name: &str) -> NewVolume {
     }
 }
 
-fn shape(slots: u32) -> VolumeCreateOptions {
+fn shape(slots: u32, shards: u32) -> VolumeCreateOptions {
     let pool = Some(PoolShape { extent_blocks: EXTENT as u32, slots });
-    VolumeCreateOptions { uuid: [9; 16], pool, ..VolumeCreateOptions::default() }
+    VolumeCreateOptions { uuid: [9; 16], pool, shards: Some(shards), ..VolumeCreateOptions::default() }
 }
 
 /// A pool on a drive.
@@ -73,8 +73,16 @@ impl Scene {
 
     /// A pool with so many slots on a drive of this geometry.
     pub fn over(geometry: &Geometry, slots: u32) -> Scene {
-        let drive = EmulatedDrive::in_memory(geometry);
-        run(&Runtime::new(), Pool::create(&Runtime::new(), Rc::new(drive.clone()), shape(slots))).unwrap();
+        Scene::in_shards(geometry, slots, 1)
+    }
+
+    /// A pool with so many slots and shards, each with a drive's worth of zones of this geometry.
+    pub fn in_shards(geometry: &Geometry, slots: u32, shards: u32) -> Scene {
+        let drive =
+            EmulatedDrive::in_memory(&Geometry { zones: shards * geometry.zones, ..geometry.clone() });
+        let runtime = Runtime::new();
+        let created = Pool::create(&runtime, Rc::new(drive.clone()), shape(slots, shards));
+        run(&runtime, created).unwrap();
         Scene::on(drive)
     }
 
