@@ -392,6 +392,11 @@ impl ZonedDevice for Array {
         self.0.layout.stripe_blocks()
     }
 
+    /// One chunk.
+    fn direct_read_blocks(&self) -> u64 {
+        self.0.layout.chunk_blocks
+    }
+
     fn submit(&self, command: Command) -> Completion {
         self.0.submit(command)
     }

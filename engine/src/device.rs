@@ -73,6 +73,12 @@ pub trait ZonedDevice {
         1
     }
 
+    /// Number of blocks, counted from the start of a zone, that are on one drive, as are those between any two multiples of
+    /// it: a read of these alone is not copied. `u64::MAX` if that is so for all reads.
+    fn direct_read_blocks(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Count of power cycles and controller resets of the device: each may have lost completed writes that were not
     /// durable, or the contents of a ZRWA. The bits of [`LASTING_EPOCH`] are the same for every process that opens the
     /// device; the others count from its opening. `None` if the device gives no such evidence. Must be cheap: it is

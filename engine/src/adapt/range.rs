@@ -94,6 +94,10 @@ impl ZonedDevice for ZoneRange {
         self.device.optimal_write_blocks()
     }
 
+    fn direct_read_blocks(&self) -> u64 {
+        self.device.direct_read_blocks()
+    }
+
     fn power_epoch(&self) -> Option<u64> {
         self.device.power_epoch()
     }

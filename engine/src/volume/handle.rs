@@ -1,7 +1,7 @@
 //! A volume, as its users have it.
 
 use crate::{
-    buf::Buf,
+    buf::{Buf, BufPool},
     device::{DeviceError, Status, ZonedDevice},
     evidence::Presence,
     qos::{AdmittedRequest, Qos},
@@ -22,7 +22,7 @@ use crate::{
     },
     zone::ZoneIndex,
 };
-use std::{ops::Range, rc::Rc};
+use std::{cell::RefCell, ops::Range, rc::Rc};
 
 /// A block device on a zoned device, or one of a [`super::Pool`] of these. Clones are the same volume. Its tasks belong to
 /// the runtime: they run, and keep the device, until [`Runtime::clear`].
@@ -149,6 +149,28 @@ impl Volume {
         match volume.begin_plain(at, &data, false) {
             Some(request) => self.space.read(request.place, data).await,
             None => Box::pin(volume.read(at, data)).await,
+        }
+    }
+
+    /// Reads blocks from `at` on, as [`Volume::read`] does, into buffers from `buffers`, one behind the other. Blocks that
+    /// are on one drive in one piece, uncompressed, are not copied.
+    ///
+    /// # Errors
+    /// As for [`Volume::read`].
+    pub async fn read_parts(
+        &self,
+        at: u64,
+        blocks: u64,
+        buffers: &RefCell<BufPool>,
+    ) -> Result<Vec<Buf>, DeviceError> {
+        let Some(volume) = &self.of_pool else { return self.space.read_parts(at, blocks, buffers).await };
+        let data = buffers.borrow_mut().take(blocks).freeze();
+        match volume.begin_plain(at, &data, false) {
+            Some(request) => {
+                buffers.borrow_mut().give(data);
+                self.space.read_parts(request.place, blocks, buffers).await
+            }
+            None => Box::pin(volume.read(at, data)).await.map(|data| vec![data]),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Requests: reads, writes, discards and flushes, each in the task of its caller.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status},
     evidence::reread_verified,
     runtime::{COPY, SLICE, give_way, is_spent, work},
@@ -19,6 +19,7 @@ use crate::{
         window,
     },
 };
+use std::cell::RefCell;
 
 /// Number of pages of the map that are read ahead of the current one in a scan of extents.
 const PAGES_AHEAD: u64 = 15;
@@ -219,6 +220,81 @@ fn one_run(core: &VolumeCore, view: &[u64], blocks: u64) -> Option<Address> {
     (fits && (1..blocks).all(|block| state.map.get(at + block) == Some(first + block)))
         .then_some(first)
         .inspect(|_| state.count_lookups((at + blocks - 1) / FANOUT - at / FANOUT + 1, true))
+}
+
+/// A part of a read into several buffers: a run that the device reads without a copy, or blocks from block `from` of the
+/// read on that are read otherwise.
+enum ReadPart<'c> {
+    Direct(Completion, ZoneReader<'c>),
+    Other { from: u64, blocks: u64 },
+}
+
+/// Reads blocks from `at` on into buffers of `buffers`, in order. Blocks that the device has in one piece
+/// ([`crate::device::ZonedDevice::direct_read_blocks`]) are not copied; others are read as by [`read`].
+pub async fn read_parts(
+    core: &VolumeCore,
+    at: u64,
+    blocks: u64,
+    buffers: &RefCell<BufPool>,
+) -> Result<Vec<Buf>, DeviceError> {
+    check_range(core, at, blocks)?;
+    let (mut parts, mut from, mut counted) = (Vec::new(), 0, CountedPage::default());
+    while from < blocks {
+        let (place, count) = direct_run(core, at + from, blocks - from);
+        match (place, parts.last_mut()) {
+            (Some(place), _) => {
+                counted.count(core, at + from);
+                let reader = ZoneReader::new(core, place);
+                let (lba, data) =
+                    (core.state.borrow().lba(&*core.device, place), buffers.borrow_mut().take(count));
+                let completion = core.device.submit(Command::read(lba, data.freeze()));
+                parts.push(ReadPart::Direct(completion, reader));
+            }
+            (None, Some(ReadPart::Other { blocks, .. })) => *blocks += count,
+            (None, _) => parts.push(ReadPart::Other { from, blocks: count }),
+        }
+        from += count;
+        work(count as u32);
+        give_way().await;
+    }
+    // Deadlock: the other parts may wait for pages of the map, and so for a checkpoint, which waits for readers of zones.
+    let (mut read, mut others) = (Vec::with_capacity(parts.len()), Vec::new());
+    for part in parts {
+        read.push(match part {
+            ReadPart::Direct(completion, _reader) => {
+                let done = completion.await;
+                done.result.map(|()| done.data)?
+            }
+            ReadPart::Other { from, blocks } => {
+                others.push((read.len(), from, blocks));
+                Buf::default()
+            }
+        });
+    }
+    for (index, from, blocks) in others {
+        let data = buffers.borrow_mut().take(blocks).freeze();
+        read[index] = self::read(core, &[at + from], data).await?;
+    }
+    Ok(read)
+}
+
+/// The place of the first of so many blocks that the device reads without a copy, and their number; no place for blocks
+/// that have to be read otherwise.
+fn direct_run(core: &VolumeCore, at: u64, blocks: u64) -> (Option<Address>, u64) {
+    let mut state = core.state.borrow_mut();
+    let is_direct = |first: &Address| address::is_piece(*first) && address::is_whole(*first);
+    let first = state.map.get(at).filter(is_direct).filter(|first| !state.is_in_window(*first));
+    let Some(first) = first else { return (None, 1) };
+    let (device, unit) = (&core.device, core.device.direct_read_blocks());
+    let (_, offset) = state.space.locate(first);
+    let (_, in_zone) = device.geometry().locate(state.lba(&**device, first));
+    let most = (unit - in_zone % unit)
+        .min(device.geometry().max_transfer_blocks.min(core.capacity() - offset) as u64)
+        .min(blocks);
+    let more = (1..most).take_while(|block| state.map.get(at + block) == Some(first + block)).count();
+    let count = 1 + more as u64;
+    // As in `one_run`: the last block of a group lands last.
+    (Some(first).filter(|first| state.in_memory(first + more as Address).is_none()), count)
 }
 
 /// Starts the next part of a read, from block `from` of it on: one unmapped block, blocks of one unit in memory, or a

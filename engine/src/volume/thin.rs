@@ -1,7 +1,7 @@
 //! A thin space: the logical blocks of all shards on one device.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, BufPool},
     device::{DeviceError, ZonedDevice},
     runtime::{Runtime, all, first_of},
     volume::{
@@ -22,7 +22,7 @@ use crate::{
     },
     zone::ZoneIndex,
 };
-use std::{ops::Range, rc::Rc};
+use std::{cell::RefCell, ops::Range, rc::Rc};
 
 /// Where a range of blocks of a volume is in its pool: the first block of each layer. A block that is unmapped in a layer is
 /// read from the next layer; one that is unmapped in all layers reads as zeros.
@@ -228,6 +228,20 @@ impl ThinSpace {
             data[part.start as usize * BLOCK..part.end as usize * BLOCK].copy_from_slice(&read);
         }
         Ok(data.freeze())
+    }
+
+    /// As [`super::Volume::read_parts`].
+    pub async fn read_parts(
+        &self,
+        at: u64,
+        blocks: u64,
+        buffers: &RefCell<BufPool>,
+    ) -> Result<Vec<Buf>, DeviceError> {
+        if let Some((core, at)) = self.shard_of(at, blocks) {
+            return request::read_parts(core, at, blocks, buffers).await;
+        }
+        let data = buffers.borrow_mut().take(blocks).freeze();
+        self.read(at, data).await.map(|data| vec![data])
     }
 
     /// Number of map entries that were moved between layers of views since the start. A look at a view during which it

@@ -365,6 +365,10 @@ impl ZonedDevice for RecordingDevice {
         self.device.geometry()
     }
 
+    fn direct_read_blocks(&self) -> u64 {
+        self.device.direct_read_blocks()
+    }
+
     fn reread(&self, lba: Lba, attempt: u32) -> Option<Completion> {
         self.device.reread(lba, attempt)
     }

@@ -31,7 +31,7 @@ use std::{
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
 /// Maximum bytes of one write of zeros.
-const ZEROS_BYTES: u64 = 1 << 18;
+pub const ZEROS_BYTES: u64 = 1 << 18;
 
 /// Maximum interval between retries of a request that waits for free space.
 const TRY_EVERY: Duration = Duration::from_secs(1);
@@ -176,6 +176,14 @@ impl Bytes {
         let (buffer, inside) = self.buffer(at, bytes);
         let data = self.volume.read(at / BLOCK_BYTES, buffer.freeze()).await?;
         Ok((data, inside))
+    }
+
+    /// As [`Bytes::read`], into several buffers, one behind the other: what the drives hold in one piece each is not
+    /// copied. The range is that of the bytes in all buffers.
+    pub async fn read_parts(&self, at: u64, bytes: u64) -> Result<(Vec<Buf>, Range<usize>), DeviceError> {
+        let (blocks, from) = (covering(at, bytes), (at % BLOCK_BYTES) as usize);
+        let parts = self.volume.read_parts(blocks.start, blocks.end - blocks.start, &self.pool).await?;
+        Ok((parts, from..from + bytes as usize))
     }
 
     /// Waits until no other request holds a claim on a block of this range, which is not empty, and claims it.
@@ -350,7 +358,10 @@ mod tests {
                     }
                     _ => {
                         let (data, inside) = bytes.read(at, count).await?;
-                        assert!(data[inside] == flat[range.clone()], "round {round}");
+                        assert!(data[inside.clone()] == flat[range.clone()], "round {round}");
+                        let (parts, in_parts) = bytes.read_parts(at, count).await?;
+                        let together: Vec<u8> = parts.iter().flat_map(|part| part.to_vec()).collect();
+                        assert!(together == data[..] && in_parts == inside, "round {round}");
                         let (alike, mapped) = bytes.extent(at, count).await?;
                         assert!(0 < alike && alike <= count);
                         let zeros = flat[range.start..][..alike as usize].iter().all(|byte| *byte == 0);
