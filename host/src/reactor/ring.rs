@@ -245,18 +245,28 @@ impl Ring {
     /// # Safety
     /// Memory that `entry` points to must stay valid as long as `keep` lives, and not move with it.
     pub unsafe fn run(&self, entry: squeue::Entry128, keep: impl Any) -> Op {
+        // SAFETY: the caller guarantees it.
+        unsafe { self.run_keeping(entry, Rc::new(keep)) }
+    }
+
+    /// As [`Ring::run`], for memory that is shared: it does not allocate.
+    ///
+    /// # Safety
+    /// As for [`Ring::run`].
+    unsafe fn run_keeping(&self, entry: squeue::Entry128, keep: Rc<dyn Any>) -> Op {
         let ops = self.0.ops.clone();
-        let token = ops.begin(Box::new(keep));
+        let token = ops.begin(keep);
         // SAFETY: `keep` lives until the completion, and the caller guarantees the rest.
         unsafe { self.push(&OPS, token, entry) };
         Op { ops, token }
     }
 
-    /// Waits until `fd` is ready for `events` (`libc::POLLIN` and so on), has an error, or its peer has closed.
+    /// Waits until `fd` is ready for `events` (`libc::POLLIN` and so on), has an error, or its peer has closed. It does
+    /// not allocate.
     pub fn ready(&self, fd: Rc<impl AsFd + 'static>, events: i16) -> Op {
         let entry = opcode::PollAdd::new(types::Fd(fd.as_fd().as_raw_fd()), events as u16 as u32).build();
         // SAFETY: the entry points to nothing; the descriptor is kept open so that its number is not reused.
-        unsafe { self.run(entry.into(), fd) }
+        unsafe { self.run_keeping(entry.into(), fd) }
     }
 
     /// Completes after `time`.
@@ -294,39 +304,49 @@ impl Drop for RingInner {
 
 /// Single operations, each with a future.
 #[derive(Default)]
-struct Ops(RefCell<Vec<OpState>>);
+struct Ops {
+    states: RefCell<Vec<OpState>>,
+    /// Indices of the states that are not in use.
+    free: RefCell<Vec<u32>>,
+}
 
 #[derive(Default)]
 struct OpState {
-    busy: bool,
     /// The future was dropped.
     orphaned: bool,
-    keep: Option<Box<dyn Any>>,
+    keep: Option<Rc<dyn Any>>,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 impl Ops {
-    fn begin(&self, keep: Box<dyn Any>) -> u32 {
-        let mut states = self.0.borrow_mut();
-        let free = states.iter().position(|state| !state.busy);
+    fn begin(&self, keep: Rc<dyn Any>) -> u32 {
+        let mut states = self.states.borrow_mut();
+        let free = self.free.borrow_mut().pop();
         let token = free.unwrap_or_else(|| {
             states.push(OpState::default());
-            states.len() - 1
+            states.len() as u32 - 1
         });
-        states[token] = OpState { busy: true, keep: Some(keep), ..OpState::default() };
-        token as u32
+        states[token as usize] = OpState { keep: Some(keep), ..OpState::default() };
+        token
+    }
+
+    /// Releases the state of an operation that has completed, and of which the future was dropped.
+    fn end(&self, token: u32) {
+        self.free.borrow_mut().push(token);
     }
 }
 
 impl Target for Ops {
     fn complete(&self, token: u32, outcome: Outcome) {
         let (waker, kept) = {
-            let mut states = self.0.borrow_mut();
+            let mut states = self.states.borrow_mut();
             let Some(state) = states.get_mut(token as usize) else { return };
             let kept = state.keep.take();
             state.outcome = Some(outcome);
-            state.busy = !state.orphaned;
+            if state.orphaned {
+                self.end(token);
+            }
             (state.waker.take(), kept)
         };
         drop(kept);
@@ -347,7 +367,7 @@ impl Future for Op {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut states = self.ops.0.borrow_mut();
+        let mut states = self.ops.states.borrow_mut();
         let state = &mut states[self.token as usize];
         match state.outcome {
             Some(outcome) => Poll::Ready(outcome),
@@ -361,10 +381,10 @@ impl Future for Op {
 
 impl Drop for Op {
     fn drop(&mut self) {
-        let mut states = self.ops.0.borrow_mut();
+        let mut states = self.ops.states.borrow_mut();
         let state = &mut states[self.token as usize];
         if state.outcome.is_some() {
-            state.busy = false;
+            self.ops.end(self.token);
         } else {
             state.orphaned = true;
         }
@@ -389,7 +409,11 @@ mod tests {
         let outcome = runtime.block_on(op, || ring.wait().unwrap()).unwrap();
         assert_eq!(outcome.result, 0);
         while ring.wait().unwrap() {}
-        assert!(ring.0.ops.0.borrow().iter().all(|state| !state.busy && state.keep.is_none()));
+        let ops = &ring.0.ops;
+        assert!(ops.states.borrow().iter().all(|state| state.keep.is_none()));
+        let mut free = ops.free.borrow().clone();
+        free.sort_unstable();
+        assert_eq!(free, [0, 1], "each state is free once");
     }
 
     #[test]
