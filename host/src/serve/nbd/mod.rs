@@ -1,8 +1,8 @@
 //! NBD server for volumes, on a Unix socket or an IP address; it needs neither root nor kernel support.
 //!
 //! `wire.rs` is the protocol, `../bytes.rs` byte access to the volume, `address.rs` the address, `connection.rs` one
-//! client: a task receives requests, with all data of a write, and workers execute and answer them. A client that does
-//! not read its answers, or sends half of a request, blocks only its own connection.
+//! client: a task receives requests, with all data of a write, and workers execute and answer them (`receive.rs`,
+//! `replies.rs`). A client that does not read its answers, or sends half of a request, blocks only its own connection.
 //!
 //! **Ended connections write nothing.** A client that has lost or closed its connection sends unanswered requests again
 //! on another one, and continues. If a request of the former connection were executed later, it would undo acknowledged
@@ -24,6 +24,8 @@
 
 mod address;
 mod connection;
+mod receive;
+mod replies;
 pub mod wire;
 
 pub use address::{NbdAddress, parse_place};
@@ -45,6 +47,7 @@ use engine::{
     runtime::{Gate, Runtime},
     volume::Volume,
 };
+use replies::{NbdAnswer, ReplyBody, ReplyShare};
 use rustix::{
     io::Errno,
     net::{
@@ -69,8 +72,14 @@ const MAX_CLIENTS: usize = 32;
 /// Most refused clients in negotiation at a time. Further ones wait for their greeting.
 const MAX_REFUSALS: usize = 16;
 
-/// Requests of a client in execution at a time.
-const WORKERS: usize = 16;
+/// Most requests of a client at a time that are being executed, or of which the replies are being sent.
+const MOST_RUNNING: usize = 128;
+
+/// Least bytes of a piece that is read into several buffers, to save copies.
+const LONG_READ_BYTES: u64 = 32 << 10;
+
+/// Most memory for the data of these replies, unless a single request takes more.
+const MOST_READ_BYTES: u64 = 16 << 20;
 
 /// Limit for the total cost of requests in execution while several clients are active. Each active client has an equal
 /// share, and at least one request, so that a client with few requests does not wait behind the load of others. A
@@ -127,6 +136,9 @@ pub struct Server {
     ending: Cell<bool>,
     /// Requests received so far.
     received: Cell<u64>,
+    /// Number of requests received when the active clients were counted last, and their number then; `None` if there may
+    /// be more or fewer now.
+    counted_active: Cell<Option<(u64, usize)>>,
     /// Connections accepted so far.
     accepted: Cell<u64>,
     /// Write data of requests that wait for free space, at least a block for each; limited to `MOST_HELD_BYTES`.
@@ -161,6 +173,7 @@ impl Server {
             ended: Gate::default(),
             ending: Cell::new(false),
             received: Cell::new(0),
+            counted_active: Cell::default(),
             accepted: Cell::new(0),
             waiting_bytes: Cell::new(0),
             refusal_logged: Cell::new(false),
@@ -200,16 +213,26 @@ impl Server {
         self.connected().filter(|connection| !connection.is_refused()).count()
     }
 
-    /// Counts a received request and returns its number.
-    fn count_request(&self) -> u64 {
+    /// Counts a received request and returns its number. `was_active` tells whether its client was active before.
+    fn count_request(&self, was_active: bool) -> u64 {
         self.received.set(self.received.get() + 1);
+        if !was_active {
+            self.counted_active.set(None);
+        }
         self.received.get()
     }
 
-    /// Number of active clients.
+    /// Number of active clients. One that is active no longer is noticed some requests later.
     fn active(&self) -> usize {
-        let active = |connection: &Rc<NbdConnection>| connection.is_active(self.received.get());
-        self.connections.borrow().iter().filter_map(Weak::upgrade).filter(active).count()
+        let received = self.received.get();
+        let counted = self.counted_active.get().filter(|(at, _)| received - at < ACTIVE / 16);
+        if let Some((_, active)) = counted {
+            return active;
+        }
+        let is_active = |connection: &Rc<NbdConnection>| connection.is_active(received);
+        let active = self.connections.borrow().iter().filter_map(Weak::upgrade).filter(is_active).count();
+        self.counted_active.set(Some((received, active)));
+        active
     }
 
     /// Limit for the cost of the requests of one client in execution.
@@ -324,13 +347,8 @@ impl Server {
             let volume = volumes[terms.export].clone();
             drop(volumes);
             server.refusal_logged.set(false);
-            for _ in 0..WORKERS {
-                let (server, connection, volume) = (server.clone(), connection.clone(), volume.clone());
-                server.runtime.clone().spawn(async move {
-                    while let Some(job) = connection.next_job().await {
-                        server.clone().serve(connection.clone(), &volume, job).await;
-                    }
-                });
+            if connection.count_worker() {
+                server.clone().start_worker(connection.clone(), volume.clone());
             }
             let (limited, of_limited) = (connection.clone(), volume.clone());
             server.runtime.spawn(async move { limited.admit_jobs(&of_limited.bytes).await });
@@ -340,89 +358,89 @@ impl Server {
         });
     }
 
+    /// Starts a worker, which starts the next one when no worker is left that waits for requests.
+    fn start_worker(self: Rc<Self>, connection: Rc<NbdConnection>, volume: Rc<ServedVolume>) {
+        self.runtime.clone().spawn(async move {
+            while let Some(job) = connection.next_job().await {
+                if connection.count_worker() {
+                    self.clone().start_worker(connection.clone(), volume.clone());
+                }
+                self.serve(&connection, &volume, job).await;
+            }
+        });
+    }
+
     /// Executes and answers a request. A request that waits for free space releases its worker, unless
     /// `MOST_HELD_BYTES` of data wait already: then it keeps its worker, and counts towards the limits of the
     /// connection, which accepts no requests beyond these.
-    async fn serve(self: Rc<Self>, connection: Rc<NbdConnection>, volume: &Rc<ServedVolume>, mut job: Job) {
-        let (bytes, cost) = (job.held_bytes(), job.cost());
+    async fn serve(self: &Rc<Self>, connection: &Rc<NbdConnection>, volume: &Rc<ServedVolume>, mut job: Job) {
+        let share = job.share();
         // A request without data takes memory and time too.
-        let waiting = bytes.max(BLOCK as u64);
-        match self.carry_out(&connection, &volume.bytes, &mut job).await {
-            Ok(Some(refused)) if self.waiting_bytes.get() + waiting <= MOST_HELD_BYTES => {
-                connection.release(bytes, cost);
+        let waiting = share.held_bytes.max(BLOCK as u64);
+        let answer = match self.carry_out(connection, &volume.bytes, &mut job).await {
+            Ok(Err(refused)) if self.waiting_bytes.get() + waiting <= MOST_HELD_BYTES => {
+                connection.release(share);
+                connection.wake_for_room();
                 self.waiting_bytes.set(self.waiting_bytes.get() + waiting);
-                let (server, volume) = (self.clone(), volume.clone());
+                let (server, connection, volume) = (self.clone(), connection.clone(), volume.clone());
                 self.runtime.spawn(async move {
-                    server.wait_for_room(&connection, &volume.bytes, job, refused).await;
-                    server.waiting_bytes.set(server.waiting_bytes.get() - waiting);
+                    let answer = server.wait_for_room(&connection, &volume.bytes, &mut job, refused).await;
+                    connection.end_job(&volume.bytes, &job, ReplyShare::Waiting(waiting), answer).await;
                 });
+                return;
             }
-            Ok(Some(refused)) => {
-                self.wait_for_room(&connection, &volume.bytes, job, refused).await;
-                connection.release(bytes, cost);
-            }
-            answered => {
-                connection.release(bytes, cost);
-                self.end_job(&connection, &job, answered.map(drop));
-            }
-        }
+            Ok(Err(refused)) => self.wait_for_room(connection, &volume.bytes, &mut job, refused).await,
+            Ok(Ok(answer)) => Ok(answer),
+            Err(error) => Err(error),
+        };
+        connection.end_job(&volume.bytes, &job, ReplyShare::Running(share), answer).await;
+        connection.give_way(share.read_bytes as usize).await;
     }
 
-    /// Retries a request that was refused for lack of space, until it is answered.
+    /// Releases the room of a request that waited for free space, and has been answered.
+    fn release_waiting(&self, bytes: u64) {
+        self.waiting_bytes.set(self.waiting_bytes.get() - bytes);
+    }
+
+    /// Retries a request that was refused for lack of space, until there is an answer.
     async fn wait_for_room(
         &self,
         connection: &NbdConnection,
         volume: &Bytes,
-        mut job: Job,
+        job: &mut Job,
         mut refused: DeviceError,
-    ) {
+    ) -> io::Result<NbdAnswer> {
         let mut since = None;
-        let answered = loop {
+        loop {
             if !volume.wait_for_room(refused, &mut since).await {
-                break connection.answer(&job.request, Err(refused)).await;
+                return Ok(NbdAnswer::of(&job.request, Err(refused)));
             }
-            match self.carry_out(connection, volume, &mut job).await {
-                Ok(Some(error)) => refused = error,
-                answered => break answered.map(drop),
+            match self.carry_out(connection, volume, job).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => refused = error,
             }
-        };
-        self.end_job(connection, &job, answered);
-    }
-
-    /// Counts an answered request, and closes the connection if the answer could not be sent.
-    fn end_job(&self, connection: &NbdConnection, job: &Job, answered: io::Result<()>) {
-        for traffic in [&self.traffic, &connection.traffic] {
-            let latency = job.begun.map(|begun| begun.elapsed());
-            match job.request.work {
-                Ok(NbdOperation::Read { bytes, .. }) => traffic.reads.count(bytes as u64, latency),
-                Ok(NbdOperation::Write { bytes, .. }) => traffic.writes.count(bytes as u64, latency),
-                _ => {}
-            }
-        }
-        if answered.is_err() {
-            connection.end(Shutdown::Both);
         }
     }
 
-    /// Executes and answers a request. Returns the error, without an answer, if it was refused for lack of space and
-    /// may wait for some.
+    /// Executes a request. Returns the error in place of the answer if it was refused for lack of space and may wait
+    /// for some.
     async fn carry_out(
         &self,
         connection: &NbdConnection,
         volume: &Bytes,
         job: &mut Job,
-    ) -> io::Result<Option<DeviceError>> {
+    ) -> io::Result<Result<NbdAnswer, DeviceError>> {
         let request = job.request;
         let (at, bytes, fua) = match request.work {
             Ok(NbdOperation::Zero { keep: true, fast: true, .. }) if volume.writes_zeros() => {
-                return connection.refuse(&request, wire::NOT_FAST).await.map(|()| None);
+                return Ok(Ok(NbdAnswer::error(&request, wire::NOT_FAST)));
             }
             Ok(
                 NbdOperation::Write { at, bytes, fua }
                 | NbdOperation::Zero { at, bytes, fua, .. }
                 | NbdOperation::Trim { at, bytes, fua },
             ) => (at, bytes as u64, fua),
-            _ => return self.answer(connection, volume, &request).await.map(|()| None),
+            _ => return self.answer(connection, volume, &request).await.map(Ok),
         };
         let claim = volume.claim(at, bytes).await;
         if connection.has_hung_up() {
@@ -453,24 +471,23 @@ impl Server {
         drop(claim);
         // A trim frees space, and never waits for it.
         let may_wait = !matches!(request.work, Ok(NbdOperation::Trim { .. }));
-        match result {
-            Err(error) if error == Status::CapacityExceeded.into() && may_wait => Ok(Some(error)),
-            result => connection.answer(&request, result).await.map(|()| None),
-        }
+        Ok(match result {
+            Err(error) if error == Status::CapacityExceeded.into() && may_wait => Err(error),
+            result => Ok(NbdAnswer::of(&request, result)),
+        })
     }
 
-    /// Executes and answers a request that changes nothing.
+    /// Executes a request that changes nothing.
     async fn answer(
         &self,
         connection: &NbdConnection,
         volume: &Bytes,
         request: &NbdRequest,
-    ) -> io::Result<()> {
-        let refused = |error| connection.refuse(request, error);
+    ) -> io::Result<NbdAnswer> {
         let result = match request.work {
-            Err(error) => return refused(error).await,
+            Err(error) => return Ok(NbdAnswer::error(request, error)),
             Ok(NbdOperation::Read { bytes, whole: true, .. }) if bytes as u64 > PIECE_BYTES => {
-                return refused(wire::TOO_LONG).await;
+                return Ok(NbdAnswer::error(request, wire::TOO_LONG));
             }
             Ok(NbdOperation::Read { at, bytes, whole }) => {
                 return self.read((connection, volume), request, (at, bytes as u64), whole).await;
@@ -478,10 +495,10 @@ impl Server {
             Ok(NbdOperation::Status { at, bytes, one }) => {
                 let most = if one { 1 } else { MOST_EXTENTS };
                 match extents(volume, at, bytes as u64, most).await {
-                    Err(error) => return refused(wire::errno(error)).await,
+                    Err(error) => Err(error),
                     Ok(extents) => {
-                        let chunk = wire::chunk(request.cookie, true, Chunk::Extents(&extents));
-                        return connection.send(&[&chunk]).await;
+                        let head = wire::chunk(request.cookie, true, Chunk::Extents(extents.len()));
+                        return Ok(NbdAnswer::Reply(head, ReplyBody::Extents(wire::extents(&extents))));
                     }
                 }
             }
@@ -493,17 +510,17 @@ impl Server {
                 | NbdOperation::Disconnect,
             ) => Ok(()),
         };
-        connection.answer(request, result).await
+        Ok(NbdAnswer::of(request, result))
     }
 
-    /// Answers a read in pieces.
+    /// Executes a read. If it is longer than a piece, it is answered in pieces at once.
     async fn read(
         &self,
         (connection, volume): (&NbdConnection, &Bytes),
         request: &NbdRequest,
         (at, bytes): (u64, u64),
         is_whole: bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<NbdAnswer> {
         let mut done = 0;
         let mut writing = None;
         // A read that must be answered in one piece is not longer than a piece.
@@ -511,29 +528,44 @@ impl Server {
         while done < bytes {
             let piece = (bytes - done).min(most);
             let last = done + piece == bytes;
-            let (data, inside) = match volume.read(at + done, piece).await {
-                Ok(read) => read,
+            let read = match piece < LONG_READ_BYTES {
+                true => {
+                    volume.read(at + done, piece).await.map(|(data, inside)| ReplyBody::Data(data, inside))
+                }
+                false => {
+                    let read = volume.read_parts(at + done, piece).await;
+                    read.map(|(parts, inside)| ReplyBody::Parts(parts, inside))
+                }
+            };
+            let body = match read {
+                Ok(body) => body,
                 // In a simple reply success has been sent already: only closing the connection can report the error.
                 Err(_) if writing.is_some() => return Err(ErrorKind::ConnectionAborted.into()),
-                Err(error) => return connection.refuse(request, wire::errno(error)).await,
+                Err(error) => return Ok(NbdAnswer::error(request, wire::errno(error))),
             };
-            if request.chunks {
-                let chunk = Chunk::Data { at: at + done, bytes: piece as u32 };
-                let head = wire::chunk(request.cookie, last, chunk);
-                connection.send(&[&head, &data[inside]]).await?;
-            } else {
-                let head = wire::simple(request.cookie, 0);
-                let head = if done == 0 { &head[..] } else { &[] };
-                if writing.is_none() {
-                    writing = Some(connection.take_turn().await);
+            let head = match request.chunks {
+                true => {
+                    let chunk = Chunk::Data { at: at + done, bytes: piece as u32 };
+                    wire::chunk(request.cookie, last, chunk)
                 }
-                connection.send_now(head).await?;
-                connection.send_now(&data[inside]).await?;
+                false => wire::simple(request.cookie, 0),
+            };
+            if piece == bytes {
+                return Ok(NbdAnswer::Reply(head, body));
             }
-            volume.give(data);
+            if request.chunks || writing.is_none() {
+                writing = Some(connection.take_turn().await);
+            }
+            let with_head = request.chunks || done == 0;
+            let sent = connection.send_now(with_head.then_some(&head), &body).await;
+            body.give_back(volume);
+            sent?;
+            if request.chunks {
+                writing = None;
+            }
             done += piece;
         }
-        Ok(())
+        Ok(NbdAnswer::Sent)
     }
 }
 
@@ -547,3 +579,6 @@ async fn extents(volume: &Bytes, at: u64, bytes: u64, most: usize) -> Result<Vec
     }
     Ok(extents)
 }
+
+#[cfg(test)]
+mod tests;

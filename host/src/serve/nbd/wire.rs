@@ -447,49 +447,77 @@ pub fn errno(error: DeviceError) -> u32 {
 /// Answer to a read that is too long for one chunk.
 pub const TOO_LONG: u32 = errno::EOVERFLOW;
 
+/// Most bytes of a reply without its data: the header of a chunk of data, and its offset.
+const MOST_HEAD_BYTES: usize = 28;
+
+/// A reply without its data: the data of a read, or the extents of a block status, follow it.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyHead {
+    bytes: [u8; MOST_HEAD_BYTES],
+    length: usize,
+}
+
+impl ReplyHead {
+    fn of(parts: &[&[u8]]) -> ReplyHead {
+        let mut head = ReplyHead { bytes: [0; MOST_HEAD_BYTES], length: 0 };
+        for part in parts {
+            head.bytes[head.length..][..part.len()].copy_from_slice(part);
+            head.length += part.len();
+        }
+        head
+    }
+}
+
+impl std::ops::Deref for ReplyHead {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
 /// A simple reply. The data of a read follows it, if there is no error.
-pub fn simple(cookie: u64, error: u32) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[0..4].copy_from_slice(&SIMPLE_MAGIC.to_be_bytes());
-    bytes[4..8].copy_from_slice(&error.to_be_bytes());
-    bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
-    bytes
+pub fn simple(cookie: u64, error: u32) -> ReplyHead {
+    ReplyHead::of(&[&SIMPLE_MAGIC.to_be_bytes(), &error.to_be_bytes(), &cookie.to_be_bytes()])
 }
 
 /// Chunks of a structured reply.
 #[derive(Clone, Copy, Debug)]
-pub enum Chunk<'a> {
-    /// The `bytes` bytes at offset `at`, which follow the chunk's header.
+pub enum Chunk {
+    /// The `bytes` bytes at offset `at`, which follow.
     Data {
         at: u64,
         bytes: u32,
     },
-    /// Lengths in bytes, and whether these are allocated.
-    Extents(&'a [(u32, bool)]),
+    /// So many extents, which follow as [`extents`] encodes them.
+    Extents(usize),
     Error(u32),
 }
 
-/// The header of a chunk, or the whole chunk if no data follows.
-pub fn chunk(cookie: u64, last: bool, chunk: Chunk<'_>) -> Vec<u8> {
-    const HOLE_OF_ZEROS: u32 = 3;
-    let (kind, payload, data_bytes): (u16, Vec<u8>, u32) = match chunk {
-        Chunk::Data { at, bytes } => (1, at.to_be_bytes().into(), bytes),
-        Chunk::Extents(extents) => {
-            let of = |(bytes, mapped): &(u32, bool)| [*bytes, if *mapped { 0 } else { HOLE_OF_ZEROS }];
-            let words = [ALLOCATION_ID].into_iter().chain(extents.iter().flat_map(of));
-            (5, words.flat_map(u32::to_be_bytes).collect(), 0)
-        }
+/// A chunk of a structured reply without its data.
+pub fn chunk(cookie: u64, last: bool, chunk: Chunk) -> ReplyHead {
+    let (kind, payload_bytes): (u16, u32) = match chunk {
+        Chunk::Data { bytes, .. } => (1, 8 + bytes),
+        Chunk::Extents(count) => (5, 4 + 8 * count as u32),
         // Without a message.
-        Chunk::Error(error) => (1 << 15 | 1, [&error.to_be_bytes()[..], &[0, 0]].concat(), 0),
+        Chunk::Error(_) => (1 << 15 | 1, 6),
     };
-    let mut bytes = Vec::with_capacity(20 + payload.len());
-    bytes.extend(CHUNK_MAGIC.to_be_bytes());
-    bytes.extend((last as u16).to_be_bytes());
-    bytes.extend(kind.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend((payload.len() as u32 + data_bytes).to_be_bytes());
-    bytes.extend(payload);
-    bytes
+    let (flags, magic) = ((last as u16).to_be_bytes(), CHUNK_MAGIC.to_be_bytes());
+    let head = |payload: &[u8]| {
+        let (kind, bytes) = (kind.to_be_bytes(), payload_bytes.to_be_bytes());
+        ReplyHead::of(&[&magic, &flags, &kind, &cookie.to_be_bytes(), &bytes, payload])
+    };
+    match chunk {
+        Chunk::Data { at, .. } => head(&at.to_be_bytes()),
+        Chunk::Extents(_) => head(&ALLOCATION_ID.to_be_bytes()),
+        Chunk::Error(error) => head(&((error as u64) << 16).to_be_bytes()[2..]),
+    }
+}
+
+/// Encodes extents: their lengths in bytes, and whether they are allocated.
+pub fn extents(extents: &[(u32, bool)]) -> Vec<u8> {
+    const HOLE_OF_ZEROS: u32 = 3;
+    let of = |(bytes, mapped): &(u32, bool)| [*bytes, if *mapped { 0 } else { HOLE_OF_ZEROS }];
+    extents.iter().flat_map(of).flat_map(u32::to_be_bytes).collect()
 }
 
 #[cfg(test)]
@@ -654,13 +682,14 @@ mod tests {
 
     #[test]
     fn nbd_replies_have_layout_of_specification() {
-        assert_eq!(simple(7, 28), *b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07");
+        assert_eq!(&simple(7, 28)[..], b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x07");
         let data = chunk(7, true, Chunk::Data { at: 9, bytes: 100 });
-        assert_eq!(data, b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x6c\0\0\0\0\0\0\0\x09");
-        let extents = chunk(7, false, Chunk::Extents(&[(8, true), (9, false)]));
+        assert_eq!(&data[..], b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x07\0\0\0\x6c\0\0\0\0\0\0\0\x09");
+        let listed = extents(&[(8, true), (9, false)]);
+        let extents = [&chunk(7, false, Chunk::Extents(2))[..], &listed].concat();
         let expected = b"\x66\x8e\x33\xef\0\0\0\x05\0\0\0\0\0\0\0\x07\0\0\0\x14\0\0\0\x01\0\0\0\x08\0\0\0\0\0\0\0\x09\0\0\0\x03";
         assert_eq!(extents, expected);
         let error = chunk(7, true, Chunk::Error(5));
-        assert_eq!(error, b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x06\0\0\0\x05\0\0");
+        assert_eq!(&error[..], b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x07\0\0\0\x06\0\0\0\x05\0\0");
     }
 }
