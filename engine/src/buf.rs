@@ -265,7 +265,13 @@ impl BufPool {
 
 /// Whether all bytes of a block are equal, as in one that was never written: drives fill these with one byte value.
 pub fn is_uniform(block: &[u8]) -> bool {
-    block.first().is_none_or(|first| block.iter().all(|byte| byte == first))
+    // A comparison with itself, one byte further, is many times as fast as one byte by byte.
+    block.split_first().is_none_or(|(_, rest)| *rest == block[..rest.len()])
+}
+
+/// Whether all bytes of a block are zero.
+pub fn is_zero(block: &[u8]) -> bool {
+    block.first().is_none_or(|first| *first == 0) && is_uniform(block)
 }
 
 #[cfg(test)]
@@ -326,5 +332,13 @@ mod tests {
         assert_ne!(pool.take(3).as_ptr(), address);
         pool.give(shared);
         assert_eq!(pool.take(4).as_ptr(), address);
+    }
+
+    #[test]
+    fn buf_is_uniform_or_zero_by_all_bytes() {
+        let of = |first: u8, last: u8| [vec![first], vec![7; BLOCK - 2], vec![last]].concat();
+        assert_eq!([of(7, 7), of(7, 8), of(6, 7)].map(|block| is_uniform(&block)), [true, false, false]);
+        assert!(!is_zero(&of(7, 7)) && is_zero(&[0; BLOCK]) && !is_zero(&[0, 0, 1]) && !is_zero(&[1, 0, 0]));
+        assert!([&[][..], &[5]].iter().all(|short| is_uniform(short)) && is_zero(&[]) && !is_zero(&[5]));
     }
 }

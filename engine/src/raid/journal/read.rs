@@ -2,7 +2,7 @@
 
 use crate::{
     adapt::spare::reserves,
-    buf::{BLOCK, Buf, BufPool, is_uniform},
+    buf::{BLOCK, Buf, BufPool, is_uniform, is_zero},
     device::{Command, DeviceError, Geometry, Status, ZonedDevice},
     format::{
         Origin, Uuid, VERSION,
@@ -318,7 +318,7 @@ impl LogReader<'_> {
     async fn skip_zeros(&mut self) -> Result<Option<Option<Header>>, NoLog> {
         while self.at < self.written {
             let block = self.ahead(1).await?;
-            if block.iter().take(BLOCK).any(|byte| *byte != 0) {
+            if !is_zero(&block[..BLOCK.min(block.len())]) {
                 return Ok(Some(Header::read(block)));
             }
             self.pass(1);

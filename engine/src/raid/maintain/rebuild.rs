@@ -18,7 +18,7 @@
 //! cannot be rebuilt at all is left out.
 
 use crate::{
-    buf::{BLOCK, BufMut},
+    buf::{BLOCK, BufMut, is_zero},
     device::{Command, DeviceError, Status, Zones},
     format::{
         oob::Content,
@@ -522,7 +522,7 @@ async fn copy_cells(raid: &Raid, zone: &Zone, member: usize, tail: u64) -> Resul
         let live = raid.live(zone.index) & !(1 << member);
         for other in members.filter(|other| live & (1 << other) != 0) {
             let done = cells::read_copy(raid, zone.index, other, at).await;
-            if done.result.is_ok() && done.data.iter().any(|byte| *byte != 0) {
+            if done.result.is_ok() && !is_zero(&done.data) {
                 let write = io::cell_command(raid, member, zone.index, at, done.data, false);
                 part::on_member(raid, member, write).await?;
                 part::check_stop(raid, member)?;

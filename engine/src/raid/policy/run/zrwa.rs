@@ -1,7 +1,7 @@
 //! Policy `zrwa`: settling, finishing and recovery, as [`crate::raid::policy::zrwa`] decides.
 
 use crate::{
-    buf::{BLOCK, Buf, BufMut, is_uniform},
+    buf::{BLOCK, Buf, BufMut, is_uniform, is_zero},
     code::decode::Sum,
     device::Status,
     format::{
@@ -342,7 +342,7 @@ async fn logged_tail(
             found.in_zone = true;
             found.notes.extend(note.map(|note| (tail.tail_blocks, note)));
         } else {
-            found.leftovers |= done.result.is_err() || done.data.iter().any(|byte| *byte != 0);
+            found.leftovers |= done.result.is_err() || !is_zero(&done.data);
         }
     }
     for (stripe, (intact, damaged_on)) in read_stripes {
