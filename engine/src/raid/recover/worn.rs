@@ -69,6 +69,9 @@ pub async fn judge_worn(raid: &Raid, view: &mut ZoneView<'_>) -> Result<Verdict,
 
 /// Uses read-only parts if the other parts are not enough: the view then describes them as if they were writable.
 async fn count_read_only(raid: &Raid, view: &mut ZoneView<'_>) {
+    if !view.present().any(|(_, info)| info.state == ZoneState::ReadOnly) {
+        return;
+    }
     let (policy, superblock) = (raid.layout.policy, raid.membership.superblock().clone());
     let used_blocks = raid.layout.rows * raid.layout.chunk_blocks;
     let is_sound = |info: &ZoneInfo| !is_worn(info.state) && !is_in_doubt(info);

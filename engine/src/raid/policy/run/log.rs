@@ -174,6 +174,10 @@ async fn gather(
             held.push(RepairWrite { member, lba, data, oob: Buf::default() });
         }
     }
+    if tail_blocks == 0 {
+        // Such a zone is reset, or empty: it has no running parity.
+        return Ok((held, Default::default()));
+    }
     let (mut running, mut differing) = (blank_parities(layout), ParityMismatch::default());
     let (stripe, covered) = (tail_blocks / layout.stripe_blocks(), tail_blocks % layout.stripe_blocks());
     for block in 0..layout.chunk_blocks.min(covered) {
