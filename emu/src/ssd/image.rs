@@ -22,8 +22,9 @@ use engine::{
     device::Geometry,
     zone::{Lba, ZoneIndex, ZoneInfo, ZoneState},
 };
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom, fallocate, flock, seek};
 use std::{
+    collections::BTreeMap,
     fs::{File, Metadata, OpenOptions},
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
@@ -83,13 +84,49 @@ pub struct ImageMedia {
     model: Model,
     uuid: [u8; 16],
     layout: ImageLayout,
-    zones: Vec<ZoneInfo>,
-    /// The written bits of the zones that have been used since the image was opened.
-    written: Vec<Option<Vec<u8>>>,
+    zones: Vec<PackedZone>,
+    /// Zones of which the file held no written bits when the image was opened, and no block was written since.
+    unwritten: ZoneBits,
+    /// The written bits of zones that this process writes, and of zones with an interrupted reset.
+    written: BTreeMap<u32, Vec<u8>>,
     /// Buffer for redo records.
     redo: Vec<u8>,
     /// A redo record that was replayed in memory only: its blocks supersede those in the file.
     pending: Option<Pending>,
+}
+
+/// State of a zone in eight bytes, since there may be many zones: the write pointer above bit 16, the state above bit 8,
+/// and in bit 0 whether the zone has a ZRWA.
+#[derive(Clone, Copy)]
+struct PackedZone(u64);
+
+impl PackedZone {
+    fn new(info: &ZoneInfo) -> PackedZone {
+        PackedZone(info.wp_blocks << 16 | (info.state as u64) << 8 | info.zrwa as u64)
+    }
+
+    fn info(self, zone: ZoneIndex, geometry: &Geometry) -> ZoneInfo {
+        let state = ZoneState::from_value((self.0 >> 8) as u8).unwrap_or(ZoneState::Offline);
+        let (wp_blocks, zrwa) = (self.0 >> 16, self.0 & 1 == 1);
+        ZoneInfo { zone, state, wp_blocks, capacity_blocks: geometry.zone_capacity_blocks, zrwa }
+    }
+}
+
+/// A set of zones.
+struct ZoneBits(Vec<u64>);
+
+impl ZoneBits {
+    fn all(zones: u32) -> ZoneBits {
+        ZoneBits(vec![u64::MAX; zones.div_ceil(64) as usize])
+    }
+
+    fn has(&self, zone: ZoneIndex) -> bool {
+        self.0[zone.0 as usize / 64] >> (zone.0 % 64) & 1 == 1
+    }
+
+    fn remove(&mut self, zone: ZoneIndex) {
+        self.0[zone.0 as usize / 64] &= !(1 << (zone.0 % 64));
+    }
 }
 
 /// Contents of a redo record.
@@ -110,6 +147,12 @@ enum OpenPurpose {
 
 /// How often an entry of the zone table is read again, since another process may be writing it.
 const TRIES: usize = 64;
+
+/// Entries of the zone table in one read.
+const ENTRIES_AT_ONCE: usize = 4096;
+
+/// Most separate ranges with data among the written bits that are looked for when an image is opened.
+const MOST_EXTENTS: usize = 256;
 
 const REDO_MAGIC: [u8; 8] = *b"ZNSREDO1";
 /// Magic, CRC-32C of the rest, number of blocks, first block.
@@ -235,10 +278,11 @@ impl ImageMedia {
         layout: ImageLayout,
         purpose: OpenPurpose,
     ) -> Result<ImageMedia, String> {
-        let count = model.geometry.zones as usize;
         let (zones, resetting) = read_table(&file, &layout, &model.geometry)?;
-        let (written, redo) = (vec![None; count], Vec::new());
-        let mut media = ImageMedia { file, model, uuid, layout, zones, written, redo, pending: None };
+        let unwritten = find_unwritten(&file, &layout, model.geometry.zones);
+        let (written, redo) = (BTreeMap::new(), Vec::new());
+        let mut media =
+            ImageMedia { file, model, uuid, layout, zones, unwritten, written, redo, pending: None };
         let finished = match purpose {
             OpenPurpose::Use => {
                 media.finish(resetting).map_err(|e| format!("cannot be repaired: {}", cause(&e)))
@@ -264,7 +308,7 @@ impl ImageMedia {
         self.pending = self.read_redo()?;
         for zone in resetting {
             let (_, len) = self.layout.bitmap(zone);
-            self.written[zone.0 as usize] = Some(vec![0; len as usize]);
+            self.written.insert(zone.0, vec![0; len as usize]);
         }
         Ok(())
     }
@@ -273,9 +317,9 @@ impl ImageMedia {
         &self.model.geometry
     }
 
+    /// All written bits of a zone, which are kept in memory from now on.
     fn written(&mut self, zone: ZoneIndex) -> io::Result<&mut Vec<u8>> {
-        let slot = &mut self.written[zone.0 as usize];
-        let bits = match slot.take() {
+        let bits = match self.written.remove(&zone.0) {
             Some(bits) => bits,
             None => {
                 let (at, len) = self.layout.bitmap(zone);
@@ -284,13 +328,41 @@ impl ImageMedia {
                 bits
             }
         };
-        Ok(slot.insert(bits))
+        Ok(self.written.entry(zone.0).or_insert(bits))
+    }
+
+    /// Calls `use_bits` with the bytes that hold the written bits of blocks `first..=last` of a zone. Bits that are not
+    /// in memory are read, and not kept: an inspection reads a few blocks of each of many zones.
+    fn with_written<T>(
+        &self,
+        zone: ZoneIndex,
+        (first, last): (u64, u64),
+        use_bits: impl FnOnce(&[u8]) -> T,
+    ) -> io::Result<T> {
+        let (from, to) = ((first / 8) as usize, (last / 8) as usize);
+        if let Some(bits) = self.written.get(&zone.0) {
+            return Ok(use_bits(&bits[from..=to]));
+        }
+        let mut few = [0; 64];
+        let mut many = Vec::new();
+        let bits = match few.get_mut(..=to - from) {
+            Some(few) => few,
+            None => {
+                many.resize(to - from + 1, 0);
+                &mut many[..]
+            }
+        };
+        if !self.unwritten.has(zone) {
+            self.file.read_exact_at(bits, self.layout.bitmap(zone).0 + from as u64)?;
+        }
+        Ok(use_bits(bits))
     }
 
     /// Sets or clears the written bits of blocks, in memory and in the file.
     fn set_written(&mut self, lba: Lba, blocks: u64, to: bool) -> io::Result<()> {
         let (zone, offset) = self.geometry().locate(lba);
         let (at, _) = self.layout.bitmap(zone);
+        self.unwritten.remove(zone);
         let bits = self.written(zone)?;
         let (first, last) = ((offset / 8) as usize, ((offset + blocks - 1) / 8) as usize);
         for block in offset..offset + blocks {
@@ -364,7 +436,7 @@ impl ImageMedia {
     fn finish_reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
         let (at, len) = self.layout.bitmap(zone);
         // It is read again, as zeros.
-        self.written[zone.0 as usize] = None;
+        self.written.remove(&zone.0);
         let cleared = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
         if cleared.is_err() {
             self.file.write_all_at(&vec![0; len as usize], at)?;
@@ -374,7 +446,7 @@ impl ImageMedia {
             let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             _ = (len > 0).then(|| fallocate(&self.file, holes, at, len));
         }
-        let info = self.zones[zone.0 as usize];
+        let info = self.zone(zone);
         self.file.write_all_at(&layout::encode_entry(&info, false), self.layout.entry(zone))
     }
 }
@@ -385,12 +457,18 @@ fn read_table(
     file: &File,
     layout: &ImageLayout,
     geometry: &Geometry,
-) -> Result<(Vec<ZoneInfo>, Vec<ZoneIndex>), String> {
+) -> Result<(Vec<PackedZone>, Vec<ZoneIndex>), String> {
     let read_failed = |e: io::Error| format!("cannot be read: {e}");
-    let mut table = vec![0; geometry.zones as usize * layout::ENTRY];
-    file.read_exact_at(&mut table, layout.table).map_err(read_failed)?;
-    let (mut zones, mut resetting) = (Vec::with_capacity(geometry.zones as usize), Vec::new());
-    for (zone, entry) in (0..).map(ZoneIndex).zip(table.chunks_exact_mut(layout::ENTRY)) {
+    let count = geometry.zones as usize;
+    let mut table = vec![0; count.min(ENTRIES_AT_ONCE) * layout::ENTRY];
+    let (mut zones, mut resetting) = (Vec::with_capacity(count), Vec::new());
+    for index in 0..count {
+        let zone = ZoneIndex(index as u32);
+        if index % ENTRIES_AT_ONCE == 0 {
+            table.truncate((count - index) * layout::ENTRY);
+            file.read_exact_at(&mut table, layout.entry(zone)).map_err(read_failed)?;
+        }
+        let entry = &mut table[index % ENTRIES_AT_ONCE * layout::ENTRY..][..layout::ENTRY];
         let mut decoded = layout::decode_entry(entry, zone, geometry);
         for _ in 0..TRIES {
             if decoded.is_some() {
@@ -401,12 +479,37 @@ fn read_table(
         }
         let (info, unfinished) =
             decoded.ok_or_else(|| format!("the state of zone {} is damaged; make a new image", zone.0))?;
-        zones.push(info);
+        zones.push(PackedZone::new(&info));
         if unfinished {
             resetting.push(zone);
         }
     }
     Ok((zones, resetting))
+}
+
+/// Zones of which the file has no written bits, by its holes. A zone may be missing in the result.
+fn find_unwritten(file: &File, layout: &ImageLayout, zones: u32) -> ZoneBits {
+    let mut unwritten = ZoneBits::all(zones);
+    let (begin, stride) = layout.bitmap(ZoneIndex(0));
+    let end = begin + stride * zones as u64;
+    let (mut at, mut extents) = (begin, 0);
+    while at < end {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) if data < end => data,
+            // Behind the last data of the file.
+            Ok(_) | Err(rustix::io::Errno::NXIO) => break,
+            // The file system does not tell.
+            Err(_) => at,
+        };
+        let hole = match seek(file, SeekFrom::Hole(data)) {
+            Ok(hole) if extents < MOST_EXTENTS => hole.clamp(data + 1, end),
+            Ok(_) | Err(_) => end,
+        };
+        let zones = (data - begin) / stride..(hole - begin).div_ceil(stride);
+        zones.for_each(|zone| unwritten.remove(ZoneIndex(zone as u32)));
+        (at, extents) = (hole, extents + 1);
+    }
+    unwritten
 }
 
 fn read_header(file: &File) -> Result<(Model, [u8; 16]), String> {
@@ -438,19 +541,34 @@ impl Media for ImageMedia {
     fn read(&mut self, lba: Lba, data: &mut [u8], oob: &mut [u8]) -> io::Result<()> {
         let (zone, offset) = self.geometry().locate(lba);
         let size = self.geometry().oob_bytes as usize;
-        self.file.read_exact_at(data, self.layout.data(zone).0 + offset * BLOCK as u64)?;
-        if !oob.is_empty() {
-            self.file.read_exact_at(oob, self.layout.oob(zone).0 + offset * size as u64)?;
+        let blocks = (data.len() / BLOCK) as u64;
+        if blocks == 0 {
+            return Ok(());
         }
+        let is_written = |bits: &[u8], block: u64| {
+            let bit = offset % 8 + block;
+            bits[(bit / 8) as usize] >> (bit % 8) & 1 == 1
+        };
+        let mut unwritten = Vec::new();
+        self.with_written(zone, (offset, offset + blocks - 1), |bits| {
+            unwritten.extend((0..blocks).filter(|block| !is_written(bits, *block)));
+        })?;
+        if (unwritten.len() as u64) < blocks {
+            self.file.read_exact_at(data, self.layout.data(zone).0 + offset * BLOCK as u64)?;
+            if !oob.is_empty() {
+                self.file.read_exact_at(oob, self.layout.oob(zone).0 + offset * size as u64)?;
+            }
+        }
+        for block in unwritten {
+            data[block as usize * BLOCK..][..BLOCK].fill(0);
+            oob.get_mut(block as usize * size..(block as usize + 1) * size).unwrap_or_default().fill(0);
+        }
+        let Some(pending) = &self.pending else { return Ok(()) };
         for (i, block) in data.chunks_exact_mut(BLOCK).enumerate() {
-            let lba = Lba(lba.0 + i as u64);
             let metadata = oob.get_mut(i * size..(i + 1) * size).unwrap_or_default();
-            if let Some((bytes, about)) = self.pending.as_ref().and_then(|pending| pending.block(lba, size)) {
+            if let Some((bytes, about)) = pending.block(Lba(lba.0 + i as u64), size) {
                 block.copy_from_slice(bytes);
                 metadata.copy_from_slice(&about[..metadata.len()]);
-            } else if !self.is_written(lba)? {
-                block.fill(0);
-                metadata.fill(0);
             }
         }
         Ok(())
@@ -477,7 +595,7 @@ impl Media for ImageMedia {
     fn is_written(&mut self, lba: Lba) -> io::Result<bool> {
         let (zone, offset) = self.geometry().locate(lba);
         let pending = self.pending.as_ref().is_some_and(|pending| pending.block(lba, 0).is_some());
-        Ok(pending || self.written(zone)?[(offset / 8) as usize] >> (offset % 8) & 1 == 1)
+        Ok(pending || self.with_written(zone, (offset, offset), |bits| bits[0] >> (offset % 8) & 1 == 1)?)
     }
 
     fn forget(&mut self, lba: Lba) -> io::Result<()> {
@@ -485,20 +603,20 @@ impl Media for ImageMedia {
     }
 
     fn zone(&self, zone: ZoneIndex) -> ZoneInfo {
-        self.zones[zone.0 as usize]
+        self.zones[zone.0 as usize].info(zone, self.geometry())
     }
 
     fn set_zone(&mut self, info: &ZoneInfo) -> io::Result<()> {
         self.file.write_all_at(&layout::encode_entry(info, false), self.layout.entry(info.zone))?;
-        self.zones[info.zone.0 as usize] = *info;
+        self.zones[info.zone.0 as usize] = PackedZone::new(info);
         Ok(())
     }
 
     fn reset(&mut self, zone: ZoneIndex) -> io::Result<()> {
-        let before = self.zones[zone.0 as usize];
+        let before = self.zone(zone);
         let info = ZoneInfo { state: ZoneState::Empty, wp_blocks: 0, zrwa: false, ..before };
         self.file.write_all_at(&layout::encode_entry(&info, true), self.layout.entry(zone))?;
-        self.zones[zone.0 as usize] = info;
+        self.zones[zone.0 as usize] = PackedZone::new(&info);
         self.finish_reset(zone)
     }
 }
@@ -552,5 +670,56 @@ mod tests {
         assert_eq!([data[0], data[BLOCK], data[2 * BLOCK]], [3, 3, 0]);
         assert!(!used.is_written(Lba(128)).unwrap());
         assert!(fingerprint(&path).0 != before.0);
+    }
+
+    /// Whether the file system has holes in files.
+    fn has_holes(file: &File) -> bool {
+        seek(file, SeekFrom::Data(BLOCK as u64)).ok() != Some(BLOCK as u64)
+    }
+
+    #[test]
+    fn image_keeps_no_written_bits_of_zones_only_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let (zones, capacity) = (200, 64);
+        let mut media = ImageMedia::create(&path, &Model::zn540().scaled(zones, capacity), [7; 16]).unwrap();
+        let written = [0, 63, 64, 199];
+        for zone in written {
+            media.write(Lba(zone * capacity + 3), &[zone as u8 + 1; BLOCK], &[]).unwrap();
+        }
+        media.reset(ZoneIndex(64)).unwrap();
+        assert_eq!(media.written.len(), 3);
+        drop(media);
+        for open in [ImageMedia::look, ImageMedia::open] {
+            let mut media = open(&path).unwrap();
+            for zone in 0..zones as u64 {
+                let mut data = [9; 2 * BLOCK];
+                media.read(Lba(zone * capacity + 3), &mut data, &mut []).unwrap();
+                let is_written = written.contains(&zone) && zone != 64;
+                let expected = if is_written { zone as u8 + 1 } else { 0 };
+                assert!(data[..BLOCK].iter().all(|byte| *byte == expected), "zone {zone}");
+                assert!(data[BLOCK..].iter().all(|byte| *byte == 0), "zone {zone}");
+                assert_eq!(media.is_written(Lba(zone * capacity + 3)).unwrap(), is_written);
+            }
+            assert_eq!(media.written.len(), 0);
+            // Without holes every zone may have been written.
+            let unwritten = (0..zones).filter(|zone| media.unwritten.has(ZoneIndex(*zone))).count();
+            assert!(unwritten >= 190 || !has_holes(&media.file), "{unwritten}");
+        }
+    }
+
+    #[test]
+    fn image_read_mixes_written_and_unwritten_blocks() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut media = ImageMedia::create(&dir.path().join("image"), &model(), [7; 16]).unwrap();
+        for block in [7, 9, 16, 63] {
+            media.write(Lba(block), &[block as u8; BLOCK], &[block as u8; 64]).unwrap();
+        }
+        let (mut data, mut oob) = (vec![1; 58 * BLOCK], vec![1; 58 * 64]);
+        media.read(Lba(6), &mut data, &mut oob).unwrap();
+        for (block, (data, oob)) in (6..64).zip(data.chunks(BLOCK).zip(oob.chunks(64))) {
+            let expected = if [7, 9, 16, 63].contains(&block) { block } else { 0 };
+            assert!(data.iter().chain(oob).all(|byte| *byte == expected), "block {block}");
+        }
     }
 }
