@@ -538,3 +538,25 @@ fn start_waiting_for_members_locks_no_present_drives() {
     start.kill().unwrap();
     start.wait().unwrap();
 }
+
+/// Five drives of 40,000 zones. The limit is on private memory, which does not depend on the load of the machine; a
+/// table of these zones takes a megabyte, so that each further one for all drives exceeds it.
+#[test]
+fn inspection_of_many_zones_takes_little_memory() {
+    let place = Place::new();
+    let many = ["--model", "pm1731a", "--zones", "40000", "--zone-capacity", "1M"];
+    place.run(&[&["emulate", "create", "drives"][..], &many].concat()).ok();
+    place.create("tank", "drives", 5).ok();
+    place.run_with(&["zone", "write", "drives", "9000"], &[7; 1 << 20]).ok();
+    let examined = drive("drives", 1);
+    for (kib, words) in
+        [(21_000, ["status", "drives"]), (21_000, ["list", "drives"]), (16_000, ["examine", &examined])]
+    {
+        let mut limited = place.program("sh");
+        limited.args(["-c", r#"ulimit -d "$0" && exec "$@""#, &kib.to_string()]);
+        limited.arg(env!("CARGO_BIN_EXE_zoneraid")).args(words);
+        let output = limited.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.stdout, place.run(&words).ok().stdout);
+    }
+}

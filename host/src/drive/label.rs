@@ -2,7 +2,7 @@
 
 use engine::{
     array::{ArrayError, Drive, examine},
-    device::{Command, DriveId},
+    device::{Command, DeviceError, DriveId, ZonedDevice},
     format::superblock::{Stage, SuperblockMember},
     raid::error::DriveFault,
     runtime::Runtime,
@@ -67,13 +67,10 @@ pub enum Content {
 
 /// Determines the contents of `drive`.
 pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
-    let count = drive.device.geometry().zones;
-    let report = drive.device.submit(Command::Report { first: ZoneIndex(0), count }).await;
-    if let Err(error) = report.result {
-        return Content::Other(format!("a drive that gives no zone report: {error}"));
-    }
-    if report.zones.iter().all(|zone| zone.state == ZoneState::Empty) {
-        return Content::Blank;
+    match is_blank(&*drive.device).await {
+        Ok(false) => {}
+        Ok(true) => return Content::Blank,
+        Err(error) => return Content::Other(format!("a drive that gives no zone report: {error}")),
     }
     match examine(runtime, &drive).await {
         Ok(found) => Content::Member(Label {
@@ -108,6 +105,90 @@ pub async fn read(runtime: &Runtime, drive: Drive) -> Content {
     }
 }
 
+/// Zones in one report of the search for a zone that is not empty. The first zone of a member mostly is not.
+const ZONES_AT_ONCE: u32 = 1024;
+
+/// Whether all zones of a drive are empty; reports no zones far behind the first one that is not.
+async fn is_blank(device: &dyn ZonedDevice) -> Result<bool, DeviceError> {
+    let zones = device.geometry().zones;
+    for first in (0..zones).step_by(ZONES_AT_ONCE as usize) {
+        let count = ZONES_AT_ONCE.min(zones - first);
+        let report = device.submit(Command::Report { first: ZoneIndex(first), count }).await;
+        report.result?;
+        if report.zones.iter().any(|zone| zone.state != ZoneState::Empty) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn active(members: &[SuperblockMember]) -> u32 {
     members.iter().enumerate().fold(0, |mask, (role, member)| mask | (member.active as u32) << role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use emu::ssd::{EmulatedDrive, Model};
+    use engine::{
+        array::{Array, CreateOptions},
+        device::{Completion, Geometry},
+    };
+    use std::{cell::Cell, rc::Rc};
+
+    /// A drive that counts the zones in its reports.
+    struct ReportCounter {
+        device: EmulatedDrive,
+        reported: Cell<u32>,
+    }
+
+    impl ZonedDevice for ReportCounter {
+        fn geometry(&self) -> &Geometry {
+            self.device.geometry()
+        }
+
+        fn submit(&self, command: Command) -> Completion {
+            if let Command::Report { count, .. } = command {
+                self.reported.set(self.reported.get() + count);
+            }
+            self.device.submit(command)
+        }
+    }
+
+    #[test]
+    fn label_read_reports_few_zones_unless_blank() {
+        const ZONES: u32 = 40_000;
+        let geometry = Model::zn540().scaled(ZONES, 1024).geometry;
+        let drives = [(); 3].map(|()| {
+            Rc::new(ReportCounter { device: EmulatedDrive::in_memory(&geometry), reported: Cell::new(0) })
+        });
+        let runtime = Runtime::default();
+        let run = |drive: &Rc<ReportCounter>| {
+            drive.reported.set(0);
+            let drive = Drive { name: "a".into(), device: drive.clone() };
+            runtime.block_on(read(&runtime, drive), || false).unwrap()
+        };
+        assert_eq!(run(&drives[0]), Content::Blank);
+        assert_eq!(drives[0].reported.get(), ZONES);
+        let options = CreateOptions {
+            group_blocks: 0,
+            spare_zones: None,
+            checksums: false,
+            checksum_group_blocks: 1008,
+            name: "tank".into(),
+            uuid: [1; 16],
+            chunk_blocks: 16,
+            zone_size_blocks: None,
+            parities: 1,
+            policy: None,
+            host: [0; 16],
+            autostart: false,
+        };
+        let members = drives.iter().map(|drive| Drive { name: "a".into(), device: drive.clone() }).collect();
+        runtime.block_on(Array::create(&runtime, options, members), || false).unwrap().unwrap();
+        let Content::Member(label) = run(&drives[2]) else { panic!("no member") };
+        assert_eq!((label.name.as_str(), label.role), ("tank", 2));
+        let reported = drives[2].reported.get();
+        assert!(reported < 2 * ZONES_AT_ONCE, "{reported} zones");
+    }
 }

@@ -26,6 +26,7 @@ use crate::{
 use anyhow::{Context, Result, bail, ensure};
 use engine::{
     array::{Array, ArrayError, ArrayInspection, ArrayOptions, Drive, Tails},
+    device::ZonedDevice,
     evidence::Presence,
     volume::Volume,
     vzone::Namespaces,
@@ -345,8 +346,11 @@ impl FoundArray {
     /// Determines the state of an array that other processes may use, if its drives answer within `patience`.
     pub fn glance(&self, patience: Duration) -> Result<LookResult> {
         let begun = Instant::now();
+        // The first attempt takes the drives as they were found: each drive that is opened reads its zone table.
+        let mut opened =
+            self.recorded(&self.reactor, self.drives.iter().map(|drive| Ok(drive.device.clone())))?;
         loop {
-            let (stable_reads, drives) = self.look_again(&self.reactor)?;
+            let (stable_reads, drives) = opened;
             let tails = self.tails_of_dead();
             let filled = self.look_at_filled();
             let inspect = Array::inspect_with(self.reactor.runtime(), drives, &filled, tails.as_ref());
@@ -364,6 +368,7 @@ impl FoundArray {
                 users.dedup();
                 return Ok(LookResult { inspected, users, changing });
             }
+            opened = self.look_again(&self.reactor)?;
         }
     }
 
@@ -376,10 +381,19 @@ impl FoundArray {
 
     /// Opens the drives anew, each with a stable read that detects changes.
     fn look_again(&self, reactor: &Reactor) -> Result<(Vec<Rc<StableRead>>, Vec<Drive>)> {
+        let look = |drive: &OpenDrive| Ok(drive::look(reactor, &drive.path)?);
+        self.recorded(reactor, self.drives.iter().map(look))
+    }
+
+    /// `devices`, the drives by their order, each with a stable read that detects changes.
+    fn recorded(
+        &self,
+        reactor: &Reactor,
+        devices: impl Iterator<Item = Result<Rc<dyn ZonedDevice>>>,
+    ) -> Result<(Vec<Rc<StableRead>>, Vec<Drive>)> {
         let mut stable_reads = Vec::new();
-        for drive in &self.drives {
-            let device = drive::look(reactor, &drive.path)?;
-            stable_reads.push(Rc::new(StableRead::of(reactor.runtime(), device)));
+        for device in devices {
+            stable_reads.push(Rc::new(StableRead::of(reactor.runtime(), device?)));
         }
         let named = self.drives.iter().map(|drive| drive.path.display().to_string());
         let drives = named.zip(&stable_reads).map(|(name, device)| Drive { name, device: device.clone() });
