@@ -29,23 +29,25 @@ const ZONE_BLOCKS: u64 = 8192;
 #[derive(Serialize)]
 struct RequestCost {
     request: &'static str,
-    /// Time without and with checksums.
+    /// Time without and with checksums, by the wall clock, and processor time of the thread.
     without_ns: f64,
+    without_cpu_ns: f64,
     with_ns: f64,
-    /// Median of the ratios of the rounds, less 1.
+    with_cpu_ns: f64,
+    /// Median of the ratios of processor time of the rounds, less 1.
     overhead: f64,
 }
 
 /// Costs of all kinds.
 #[derive(Serialize)]
 struct ChecksumCosts {
-    /// On emulated drives in memory; wall-clock time.
+    /// On emulated drives in memory.
     engine: Vec<RequestCost>,
     /// The same with the policy `log` and checksums in blocks of the zones, on drives without metadata.
     engine_in_blocks: Vec<RequestCost>,
     /// The same with the policy `zrwa`.
     engine_in_zrwas: Vec<RequestCost>,
-    /// On null drives behind io_uring; processor time.
+    /// On null drives behind io_uring.
     daemon: Vec<RequestCost>,
 }
 
@@ -59,10 +61,10 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
         daemon: daemon_costs(rounds)?,
     };
     output.print(&costs, |costs| {
-        let head = format!("  {:<32}{:>12}{:>12}{:>10}\n", "", "without", "with", "more");
+        let head = format!("  {:<32}{:>12}{:>12}{:>10}\n", "processor time", "without", "with", "more");
         let row = |cost: &RequestCost| {
-            let RequestCost { request, without_ns, with_ns, overhead } = cost;
-            format!("  {request:<32}{without_ns:>9.0} ns{with_ns:>9.0} ns{:>8.1} %\n", 100.0 * overhead)
+            let RequestCost { request, without_cpu_ns: without, with_cpu_ns: with, overhead, .. } = cost;
+            format!("  {request:<32}{without:>9.0} ns{with:>9.0} ns{:>8.1} %\n", 100.0 * overhead)
         };
         let rows = |costs: &[RequestCost]| costs.iter().map(row).collect::<String>();
         let parts = [
@@ -76,18 +78,23 @@ pub fn run(output: Output, rounds: usize) -> Result<u8> {
     Ok(HEALTHY)
 }
 
-/// Medians of rounds that alternate between both arrays.
-fn paired(request: &'static str, rounds: usize, round: impl Fn(bool) -> Result<f64>) -> Result<RequestCost> {
-    let mut costs = [Vec::new(), Vec::new(), Vec::new()];
+/// Medians of rounds that alternate between both arrays; a round returns its wall-clock and its processor time.
+fn paired(
+    request: &'static str,
+    rounds: usize,
+    round: impl Fn(bool) -> Result<[f64; 2]>,
+) -> Result<RequestCost> {
+    let mut costs: [Vec<f64>; 5] = Default::default();
     // The first round warms up.
     for number in 0..=rounds {
-        let (without, with) = (round(false)?, round(true)?);
+        let ([without, without_cpu], [with, with_cpu]) = (round(false)?, round(true)?);
         if number > 0 {
-            [without, with, with / without].iter().zip(&mut costs).for_each(|(cost, all)| all.push(*cost));
+            let of_round = [without, without_cpu, with, with_cpu, with_cpu / without_cpu];
+            costs.iter_mut().zip(of_round).for_each(|(all, cost)| all.push(cost));
         }
     }
-    let [without_ns, with_ns, ratio] = costs.map(median);
-    Ok(RequestCost { request, without_ns, with_ns, overhead: ratio - 1.0 })
+    let [without_ns, without_cpu_ns, with_ns, with_cpu_ns, ratio] = costs.map(median);
+    Ok(RequestCost { request, without_ns, without_cpu_ns, with_ns, with_cpu_ns, overhead: ratio - 1.0 })
 }
 
 /// Costs of an array with a policy and checksums in blocks of the zones; or with the best policy, and checksums in metadata.
@@ -114,13 +121,13 @@ fn engine_costs(rounds: usize, policy: Option<Policy>) -> Result<Vec<RequestCost
             let bench = of(checksums);
             bench.reset()?;
             let write = |n, data| Command::write(Lba(n * blocks), data, false);
-            let [ns, ..] = bench.stream(count, SMALL_DEPTH, bytes, write)?;
-            Ok(ns)
+            let [ns, cpu_ns, _] = bench.stream(count, SMALL_DEPTH, bytes, write)?;
+            Ok([ns, cpu_ns])
         })?);
         costs.push(paired(read, rounds, |checksums| {
             let read = |_, data| Command::read(Lba(rng.borrow_mut().below(count) * blocks), data);
-            let [ns, ..] = of(checksums).stream(count, SMALL_DEPTH, bytes, read)?;
-            Ok(ns)
+            let [ns, cpu_ns, _] = of(checksums).stream(count, SMALL_DEPTH, bytes, read)?;
+            Ok([ns, cpu_ns])
         })?);
     }
     Ok(costs)
@@ -134,7 +141,7 @@ fn daemon_costs(rounds: usize) -> Result<Vec<RequestCost>> {
         .map(|(blocks, request)| {
             paired(request, rounds, |checksums| {
                 let spent = of(checksums).median(1, REQUESTS / blocks, SMALL_DEPTH, blocks * BLOCK as u64)?;
-                Ok(spent.us * 1e3)
+                Ok([spent.wall_us * 1e3, spent.us * 1e3])
             })
         })
         .into_iter()

@@ -89,8 +89,11 @@ struct Row {
     alone_p99_work_us: f64,
     beside_p99_work_us: f64,
     ratio: f64,
-    /// Requests of all greedy clients together.
+    /// Requests of all greedy clients together: rate, time between two of them, and processor time of the event loop for
+    /// each, with that of the requests of the quiet client.
     greedy_requests_a_second: f64,
+    greedy_request_ns: f64,
+    greedy_request_cpu_ns: f64,
     /// In processor time, at most a quarter too high; of all rounds after the warm-up.
     longest_turn_us: u64,
 }
@@ -111,8 +114,20 @@ const GREED: [(Greed, &str); 4] = [
     (Greed::Status, "block status of 4 GiB, 8 each"),
 ];
 
-/// 99th percentiles of the latency, in µs: wall-clock time, and processor time of the event loop.
-type Latencies = (f64, f64);
+/// What the quiet client measures.
+struct Latencies {
+    /// 99th percentiles of the latency, in µs: wall-clock time, and processor time of the event loop.
+    p99_us: f64,
+    p99_work_us: f64,
+    /// Processor time of the event loop from the first request to the last reply, in seconds.
+    loop_seconds: f64,
+}
+
+/// Time between two requests of all greedy clients together, and processor time of the event loop for each.
+struct GreedyCost {
+    ns: f64,
+    cpu_ns: f64,
+}
 
 /// Handles of the event loop's thread for other threads.
 struct ServerHandles {
@@ -170,6 +185,7 @@ fn text(fairness: &Fairness) -> String {
         "beside",
         "ratio",
         "requests/s",
+        "of the loop each",
         "longest turn",
     ];
     let us = |us: f64| format!("{us:.0} µs");
@@ -183,6 +199,7 @@ fn text(fairness: &Fairness) -> String {
             us(row.beside_p99_work_us),
             format!("{:.2}", row.ratio),
             format!("{:.0}", row.greedy_requests_a_second),
+            us(row.greedy_request_cpu_ns / 1e3),
             us(row.longest_turn_us as f64),
         ]
     };
@@ -294,22 +311,39 @@ fn row(
     same_volume: bool,
     longest: &AtomicU64,
 ) -> Result<Row> {
-    let mut figures: [Vec<f64>; 6] = Default::default();
+    let mut figures: [Vec<f64>; 8] = Default::default();
     let mut longest_turn_us = 0;
     // The first round is the warm-up.
     for round in 0..=rounds {
         let alone = ask_quiet(served)?;
         longest.store(0, Relaxed);
-        let (beside, requests_a_second) = beside(served, greed, same_volume, round as u64)?;
-        let ratio = beside.1 / alone.1;
-        let of_round = [alone.0, beside.0, alone.1, beside.1, ratio, requests_a_second];
+        let (beside, greedy) = beside(served, greed, same_volume, round as u64)?;
+        let ratio = beside.p99_work_us / alone.p99_work_us;
+        let of_round = [
+            alone.p99_us,
+            beside.p99_us,
+            alone.p99_work_us,
+            beside.p99_work_us,
+            ratio,
+            1e9 / greedy.ns,
+            greedy.ns,
+            greedy.cpu_ns,
+        ];
         if round > 0 {
             figures.iter_mut().zip(of_round).for_each(|(figures, figure)| figures.push(figure));
             longest_turn_us = longest_turn_us.max(longest.load(Relaxed));
         }
     }
-    let [alone_p99_us, beside_p99_us, alone_p99_work_us, beside_p99_work_us, ratio, greedy_requests_a_second] =
-        figures.map(median);
+    let [
+        alone_p99_us,
+        beside_p99_us,
+        alone_p99_work_us,
+        beside_p99_work_us,
+        ratio,
+        greedy_requests_a_second,
+        greedy_request_ns,
+        greedy_request_cpu_ns,
+    ] = figures.map(median);
     Ok(Row {
         greedy: called,
         same_volume,
@@ -319,6 +353,8 @@ fn row(
         beside_p99_work_us,
         ratio,
         greedy_requests_a_second,
+        greedy_request_ns,
+        greedy_request_cpu_ns,
         longest_turn_us,
     })
 }
@@ -337,6 +373,7 @@ async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
     let (mut walls, mut works) = (Vec::new(), Vec::new());
     let socket = Rc::new(peer.into_socket()?);
     let mut rng = Rng::new(7);
+    let begun = thread_seconds();
     for _ in 0..REQUESTS {
         ring.sleep(PAUSE).await;
         // A range that is not discarded: overlapping requests are executed one after the other.
@@ -362,11 +399,17 @@ async fn quiet(ring: Ring, peer: Peer) -> Result<Latencies> {
         of.sort_by(f64::total_cmp);
         of[of.len() - 1 - of.len() / 100]
     };
-    Ok((p99(walls), p99(works)))
+    let loop_seconds = thread_seconds() - begun;
+    Ok(Latencies { p99_us: p99(walls), p99_work_us: p99(works), loop_seconds })
 }
 
-/// Runs the quiet client beside greedy ones; also returns how many requests of these were answered per second.
-fn beside(served: &ServerHandles, greed: Greed, same_volume: bool, round: u64) -> Result<(Latencies, f64)> {
+/// Runs the quiet client beside greedy ones; also returns the cost of a request of these.
+fn beside(
+    served: &ServerHandles,
+    greed: Greed,
+    same_volume: bool,
+    round: u64,
+) -> Result<(Latencies, GreedyCost)> {
     let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
     let socket = &served.sockets[!same_volume as usize];
     std::thread::scope(|scope| {
@@ -378,8 +421,8 @@ fn beside(served: &ServerHandles, greed: Greed, same_volume: bool, round: u64) -
         std::thread::sleep(Duration::from_millis(100));
         let (before, began) = (answered.load(Relaxed), Instant::now());
         let quiet = ask_quiet(served);
-        let requests = answered.load(Relaxed) - before;
-        let requests_a_second = requests as f64 / began.elapsed().as_secs_f64();
+        let requests = (answered.load(Relaxed) - before).max(1) as f64;
+        let ns = began.elapsed().as_secs_f64() * 1e9 / requests;
         stop.store(true, Relaxed);
         for client in clients {
             match client.join() {
@@ -387,7 +430,9 @@ fn beside(served: &ServerHandles, greed: Greed, same_volume: bool, round: u64) -
                 Err(_) => bail!("a greedy client did not end"),
             }
         }
-        Ok((quiet?, requests_a_second))
+        let quiet = quiet?;
+        let cpu_ns = quiet.loop_seconds * 1e9 / requests;
+        Ok((quiet, GreedyCost { ns, cpu_ns }))
     })
 }
 
@@ -448,6 +493,8 @@ mod tests {
             beside_p99_work_us: 2.0,
             ratio: 2.0,
             greedy_requests_a_second: 1.0,
+            greedy_request_ns: 1.0,
+            greedy_request_cpu_ns: 1.0,
             longest_turn_us: 1,
         };
         let fairness = Fairness { most_ratio: MOST_RATIO, most_turn_us: MOST_TURN_US, rows: vec![row] };

@@ -2,12 +2,15 @@
 //! --host FILE`), and its request rate with drives that take no time.
 //!
 //! The array of [`super`] on null drives behind io_uring. The same 4 KiB writes are sent with and without merging: the
-//! number of commands saved gives the cost of a command, and the rest is the cost of the request. A queue depth of one
-//! gives the cost of a turn of the event loop. A stand-in takes the place of a ublk device: for each request it copies
-//! the data from a kernel file, and sends one more command as the answer.
+//! number of commands saved gives the cost of a command, and the rest is the cost of the request. That cost is no less
+//! than the ring's part of it, which commands to a null drive without an array give: on a busy machine caches are cold
+//! at times, and a difference of two measurements may be too small, or negative. A queue depth of one gives the cost of
+//! a turn of the event loop. A stand-in takes the place of a ublk device: for each request it copies the data from a
+//! kernel file, and sends one more command as the answer.
 //!
-//! Costs are processor time of one thread. Request rates are wall-clock, of the array alone and with the stand-in; for
-//! one thread, and for two with an array each, which share nothing: an upper limit for two threads.
+//! Costs are processor time of one thread. Request rates are wall-clock, of the array alone and with the stand-in,
+//! beside the processor time of a request; for one thread, and for two with an array each, which share nothing: an upper
+//! limit for two threads.
 
 use super::{
     DATA_CHUNKS, begin, median,
@@ -30,6 +33,8 @@ use engine::{
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::{cell::Cell, collections::VecDeque, fs::File, os::unix::fs::FileExt, rc::Rc, time::Instant};
+
+const NO_RING: &str = "the kernel gives no io_uring (Linux 6.1 or newer)";
 
 const REQUESTS: u64 = 100_000;
 const SINGLE_REQUESTS: u64 = 20_000;
@@ -59,6 +64,12 @@ struct Point {
     requests_a_second: f64,
     /// To the array directly.
     array_requests_a_second: f64,
+    /// Time between two requests of one thread, and its processor time for each, through the stand-in.
+    request_ns: f64,
+    request_cpu_ns: f64,
+    /// The same to the array directly.
+    array_request_ns: f64,
+    array_request_cpu_ns: f64,
     commands_a_request: f64,
 }
 
@@ -66,7 +77,7 @@ struct Point {
 #[derive(Clone, Copy)]
 pub(super) struct StreamCost {
     pub us: f64,
-    wall_us: f64,
+    pub wall_us: f64,
     commands: f64,
     turns: f64,
 }
@@ -84,9 +95,10 @@ fn costs(rounds: usize) -> Result<HostCosts> {
         ArrayRig::new(join, fronted)?.median(rounds, count, depth, BLOCK as u64)
     };
     let (joined, each) = (of(true, false, REQUESTS, DEEP)?, of(false, false, REQUESTS, DEEP)?);
+    let saved_us = (each.us - joined.us) / (each.commands - joined.commands);
+    let sub_request_us = saved_us.max(command_us(rounds, REQUESTS, DEEP)?);
     let fronted = of(true, true, REQUESTS, DEEP)?;
     let one = of(true, false, SINGLE_REQUESTS, 1)?;
-    let sub_request_us = ((each.us - joined.us) / (each.commands - joined.commands)).max(0.0);
     let engine_us = (joined.us - joined.commands * sub_request_us).max(0.0);
     let turn_us = ((one.us - engine_us - one.commands * sub_request_us) / one.turns).max(0.0);
     let transport_us = (fronted.us - joined.us).max(0.0);
@@ -101,6 +113,36 @@ fn costs(rounds: usize) -> Result<HostCosts> {
     Ok(HostCosts { request_us: engine_us + transport_us, sub_request_us, turn_us, transport_us, points })
 }
 
+/// Processor time of the ring for a command to a null drive, with `depth` in flight, in µs: the median of the rounds after a warm-up.
+fn command_us(rounds: usize, count: u64, depth: usize) -> Result<f64> {
+    let ring = Ring::new().context(NO_RING)?;
+    let (runtime, commands) = (Runtime::new(), Rc::default());
+    let drive = NullDrive::new(&ring, Model::zn540().geometry, &commands)?;
+    let round = || {
+        let mut queue: VecDeque<Completion> = VecDeque::with_capacity(depth);
+        let (begun, mut submitted, mut completed) = (thread_seconds(), 0, 0);
+        while completed < count {
+            while submitted < count && queue.len() < depth {
+                queue.push_back(drive.submit(Command::FlushZrwa { last: Lba(0) }));
+                submitted += 1;
+            }
+            runtime.run();
+            let before = completed;
+            while let Some(done) = queue.front_mut().and_then(Completion::take) {
+                done.result?;
+                queue.pop_front();
+                completed += 1;
+            }
+            if completed == before && !ring.wait()? {
+                bail!("the drives no longer respond");
+            }
+        }
+        Ok((thread_seconds() - begun) * 1e6 / count as f64)
+    };
+    round()?;
+    Ok(median((0..rounds.max(1)).map(|_| round()).collect::<Result<_>>()?))
+}
+
 /// Rates of this number of threads, each with an array, running at the same time.
 fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
     let count = if depth == 1 { SINGLE_REQUESTS } else { REQUESTS } * 4 / request_kib;
@@ -113,6 +155,9 @@ fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
         })
     };
     let (alone, fronted) = (all(false)?, all(true)?);
+    let mean_ns = |spent: &[StreamCost], us: fn(&StreamCost) -> f64| {
+        spent.iter().map(us).sum::<f64>() * 1e3 / threads as f64
+    };
     let a_second = |spent: &[StreamCost]| spent.iter().map(|spent| 1e6 / spent.wall_us).sum();
     Ok(Point {
         threads,
@@ -120,6 +165,10 @@ fn point(threads: usize, request_kib: u64, depth: usize) -> Result<Point> {
         depth,
         requests_a_second: a_second(&fronted),
         array_requests_a_second: a_second(&alone),
+        request_ns: mean_ns(&fronted, |spent| spent.wall_us),
+        request_cpu_ns: mean_ns(&fronted, |spent| spent.us),
+        array_request_ns: mean_ns(&alone, |spent| spent.wall_us),
+        array_request_cpu_ns: mean_ns(&alone, |spent| spent.us),
         commands_a_request: alone.iter().map(|spent| spent.commands).sum::<f64>() / threads as f64,
     })
 }
@@ -130,18 +179,20 @@ fn text(costs: &HostCosts) -> String {
          a request {:>29.2} µs\n    of which a stand-in for ublk {:>8.2} µs\n  \
          a command to a drive {:>18.2} µs\n  a turn of the loop {:>20.2} µs\n\n\
          Thousands of writes a second; two threads have an array each\n  \
-         threads  KiB  depth  with a block device  array alone  commands each\n",
+         threads  KiB  depth  with a block device  array alone  commands each  CPU, ns each  alone\n",
         costs.request_us, costs.transport_us, costs.sub_request_us, costs.turn_us
     );
     for point in &costs.points {
         text += &format!(
-            "  {:>7}  {:>3}  {:>5}  {:>19.0}  {:>11.0}  {:>13.2}\n",
+            "  {:>7}  {:>3}  {:>5}  {:>19.0}  {:>11.0}  {:>13.2}  {:>12.0}  {:>5.0}\n",
             point.threads,
             point.request_kib,
             point.depth,
             point.requests_a_second / 1e3,
             point.array_requests_a_second / 1e3,
-            point.commands_a_request
+            point.commands_a_request,
+            point.request_cpu_ns,
+            point.array_request_cpu_ns
         );
     }
     text
@@ -173,7 +224,7 @@ impl ArrayRig {
 
     /// An array that is created with `options`.
     pub(super) fn with(options: CreateOptions, join: bool, fronted: bool) -> Result<ArrayRig> {
-        let ring = Ring::new().context("the kernel gives no io_uring (Linux 6.1 or newer)")?;
+        let ring = Ring::new().context(NO_RING)?;
         let (runtime, commands, model) = (Runtime::new(), Rc::default(), Model::zn540());
         let capacity = model.geometry.zone_capacity_blocks;
         let geometry = model.scaled(8, capacity).geometry;
