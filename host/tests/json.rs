@@ -1,7 +1,7 @@
 //! Golden test of the JSON output: each command prints exactly the fields of its schema in `schemas/`, with values of
 //! the types that the schema gives.
 
-use crate::support::{Place, drive};
+use crate::support::{Place, Ran, drive};
 use engine::{
     qos::{Qos, Rates},
     vzone::{NamespaceStatus, Spec},
@@ -243,6 +243,32 @@ fn bench_checksums_output_matches_schema() {
     let bench = place.run(&["bench", "checksums", "--rounds", "1", "--json"]).ok().json();
     check(&bench, &schema("bench-checksums.json"), "bench-checksums.json");
     assert_eq!(bench["engine"].as_array().map(Vec::len), Some(4));
+}
+
+/// With an empty `$PATH` no server is installed, so that the row of each says how to install it.
+#[test]
+fn bench_peers_output_matches_schema() {
+    let place = Place::new();
+    let bench = place
+        .command(&["bench", "--peers", "--rounds", "1", "--json"])
+        .env("PATH", "/nowhere")
+        .output()
+        .map(Ran::new)
+        .unwrap()
+        .ok()
+        .json();
+    check(&bench, &schema("bench-peers.json"), "bench-peers.json");
+    let installs: Vec<_> =
+        bench["servers"].as_array().unwrap().iter().map(|row| row["install"].as_str()).collect();
+    let all = ["fio", "fio nbdkit", "fio qemu-utils"].map(|packages| format!("apt-get install {packages}"));
+    assert_eq!(installs, all.each_ref().map(|install| Some(install.as_str())));
+    place.run(&["bench", "--peers", "--volume"]).fails_with(&["--peers"]);
+    let bench = place.run(&["bench", "--peers", "--rounds", "1", "--json"]).ok().json();
+    check(&bench, &schema("bench-peers.json"), "bench-peers.json");
+    for row in bench["servers"].as_array().unwrap() {
+        assert_eq!(row["install"].is_null(), row["read_1m_cpu_ns"].is_number(), "{row}");
+        assert_eq!(row["install"].is_null(), row["write_4k_ns"].as_f64() > Some(0.0), "{row}");
+    }
 }
 
 #[test]

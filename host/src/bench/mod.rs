@@ -16,6 +16,7 @@ mod isal;
 pub mod namespaces;
 mod null;
 mod peer;
+pub mod servers;
 pub mod volume;
 
 use crate::{

@@ -293,6 +293,9 @@ pub enum Verb {
         /// Measure sequential reads and writes of a namespace instead
         #[arg(long, conflicts_with_all = ["level", "volume"])]
         namespaces: bool,
+        /// Compare with nbdkit, qemu-nbd and ISA-L instead, where they are installed; fio is the client
+        #[arg(long, conflicts_with_all = ["level", "volume", "namespaces", "rows"])]
+        peers: bool,
     },
     /// Print the completion script of a shell
     Completions {

@@ -101,7 +101,15 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
     ("destroy", &["zoneraid destroy tank", "zoneraid destroy --yes tank"]),
     ("wipe", &["zoneraid wipe /dev/ng7n1", "zoneraid wipe --yes drives/drive0.img drives/drive1.img"]),
     ("demo", &["zoneraid demo", "zoneraid demo --seed 7 Documents"]),
-    ("bench", &["zoneraid bench", "zoneraid bench --level raid6", "zoneraid --json bench --rounds 20"]),
+    (
+        "bench",
+        &[
+            "zoneraid bench",
+            "zoneraid bench --level raid6",
+            "zoneraid --json bench --rounds 20",
+            "zoneraid bench --peers --rounds 3",
+        ],
+    ),
     ("completions", &["zoneraid completions bash > /etc/bash_completion.d/zoneraid"]),
     ("emulate create", &["zoneraid emulate create drives --count 7 --zones 16 --zone-capacity 64M"]),
     ("emulate fault read-only", &["zoneraid emulate fault drives/drive1.img read-only 2"]),

@@ -143,6 +143,7 @@ fn run(verb: Verb, output: Output) -> anyhow::Result<u8> {
         Verb::Destroy { array, yes } => owner::destroy(output, &array, yes),
         Verb::Wipe { yes, drives } => owner::wipe(output, &drives, yes),
         Verb::Demo { path, seed } => demo::run(output, path, seed),
+        Verb::Bench { peers: true, rounds, .. } => crate::bench::servers::run(output, rounds as usize),
         Verb::Bench { namespaces: true, rounds, .. } => {
             crate::bench::namespaces::run(output, rounds as usize)
         }
