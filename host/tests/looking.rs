@@ -550,7 +550,7 @@ fn inspection_of_many_zones_takes_little_memory() {
     place.run_with(&["zone", "write", "drives", "9000"], &[7; 1 << 20]).ok();
     let examined = drive("drives", 1);
     for (kib, words) in
-        [(21_000, ["status", "drives"]), (21_000, ["list", "drives"]), (16_000, ["examine", &examined])]
+        [(17_500, ["status", "drives"]), (17_500, ["list", "drives"]), (12_000, ["examine", &examined])]
     {
         let mut limited = place.program("sh");
         limited.args(["-c", r#"ulimit -d "$0" && exec "$@""#, &kib.to_string()]);
