@@ -282,6 +282,7 @@ fn pools_offer_most_of_their_device() {
         let plan = VolumePlan::of_pool(&geometry, blocks, options.shards, pool).unwrap();
         let space = geometry.zones as u64 * geometry.zone_capacity_blocks;
         assert!(plan.usable >= space / 100 * percent, "{} of {space} blocks", plan.usable);
+        assert!(pool.extent_blocks <= 32 * 672, "extents of {} blocks", pool.extent_blocks);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::volume::Leaving;
 use emu::{
     rng::Rng,
-    ssd::{EmulatedDrive, Fault, Model},
+    ssd::{EmulatedDrive, Fault, Kind, Model},
 };
 use engine::{
     buf::{BLOCK, Buf},
@@ -114,6 +114,25 @@ fn flush_fails_after_failed_write_of_any_shard() {
         assert!(wait(&runtime, volume.flush()).is_err(), "shard {shard}");
         runtime.clear();
     }
+}
+
+/// The device reports a loss once: another shard must not write a root that relies on lost blocks.
+#[test]
+fn failed_flush_of_one_shard_stops_all() {
+    let cached = Geometry { volatile_cache: true, ..geometry() };
+    let (drive, runtime) = (EmulatedDrive::in_memory(&cached), Runtime::new());
+    wait(&runtime, Volume::create(&runtime, Rc::new(drive.clone()), options(1))).unwrap();
+    let behaviour = VolumeOptions { fua_stands_alone: true, ..VolumeOptions::default() };
+    let volume = wait(&runtime, Volume::open(&runtime, Rc::new(drive.clone()), behaviour)).unwrap();
+    wait(&runtime, volume.write(0, &blocks_of(&[7; BLOCKS as usize]), false)).unwrap();
+    drive.ssd().borrow_mut().faults().after(0, Fault::Fail { kind: Kind::Flush, late: false });
+    // A write with FUA to the first shard is a write and a flush of that shard alone.
+    assert!(wait(&runtime, volume.write(0, &blocks_of(&[8]), true)).is_err());
+    for at in [1, 17, 33] {
+        assert!(wait(&runtime, volume.write(at, &blocks_of(&[9]), false)).is_err(), "block {at}");
+    }
+    assert!(wait(&runtime, volume.flush()).is_err());
+    runtime.clear();
 }
 
 /// A creation that is interrupted after any command leaves no volume, and can be repeated.

@@ -5,8 +5,8 @@
 
 use crate::{
     qos::{
-        Qos,
         limit::RateLimiter,
+        terms::Qos,
         throttle::{Demand, LOOK_EVERY_US, RateLimit, SLACK_US, Throttle, ThrottleEntry, ThrottleState},
     },
     runtime::Exclusive,

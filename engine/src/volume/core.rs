@@ -29,7 +29,7 @@ use crate::{
 use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::BTreeSet,
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
 /// Maximum number of pages of the map that are read at a time.
@@ -79,7 +79,9 @@ pub struct VolumeCore {
     pub wanted: Gate,
     /// Opened when a checkpoint has ended.
     pub ended: Gate,
-    flushing: CombinedOperation,
+    flushing: Rc<CombinedOperation>,
+    /// The other shards.
+    siblings: OnceCell<Vec<Weak<VolumeCore>>>,
     /// Opened when refused writes may have room, or are to be retried.
     pub freed: Gate,
     /// Number of refused writes that wait for room.
@@ -258,7 +260,8 @@ impl VolumeCore {
             pages: Gate::default(),
             wanted: Gate::default(),
             ended: Gate::default(),
-            flushing: CombinedOperation::default(),
+            flushing: Rc::default(),
+            siblings: OnceCell::new(),
             freed: Gate::default(),
             waiting: Cell::new(0),
             few: Gate::default(),
@@ -310,15 +313,35 @@ impl VolumeCore {
         }
     }
 
-    /// Makes completed writes durable. One flush at a time: the device reports a loss only once, so that one of two
-    /// concurrent flushes could succeed although the other reports the loss. Calls share a flush that begins after
-    /// them.
+    /// The shards of a volume on one device, which share flushes from now on.
+    pub fn of_shards(mut cores: Vec<VolumeCore>) -> Vec<Rc<VolumeCore>> {
+        let flushing = Rc::<CombinedOperation>::default();
+        cores.iter_mut().for_each(|core| core.flushing = flushing.clone());
+        let cores: Vec<Rc<VolumeCore>> = cores.into_iter().map(Rc::new).collect();
+        for core in &cores {
+            let others = cores.iter().filter(|other| !Rc::ptr_eq(other, core));
+            core.siblings.get_or_init(|| others.map(Rc::downgrade).collect());
+        }
+        cores
+    }
+
+    /// Makes completed writes durable. One flush at a time for all shards: the device reports a loss only once, so that one
+    /// of two concurrent flushes could succeed although the other reports the loss. Calls share a flush that begins after
+    /// them. A flush that fails stops the writing of all shards, since the loss may be that of any.
     pub async fn flush_device(&self) -> Result<(), DeviceError> {
         let dead = {
             let state = self.state.borrow();
             state.window.as_ref().map(|window| window.to_flush(&state.streams))
         };
-        let flush = || async { self.must(self.device.submit(Command::Flush).await).map(drop) };
+        let flush = || async {
+            let result = self.device.submit(Command::Flush).await.result;
+            if let Err(error) = result {
+                self.fail(error);
+                let siblings = self.siblings.get().into_iter().flatten();
+                siblings.filter_map(Weak::upgrade).for_each(|sibling| sibling.fail(error));
+            }
+            result
+        };
         self.flushing.run(flush).await?;
         if let Some(dead) = dead {
             let mut state = self.state.borrow_mut();

@@ -23,7 +23,7 @@ pub const TABLE_FAMILY: u16 = u16::MAX;
 /// Blocks of the largest unit: units begin at multiples of their size, so no unit spans two of these groups.
 const GROUP: usize = 16;
 
-/// Counted grains of all extents of a pool of one shard.
+/// Counted grains of all extents that a shard of a pool has.
 pub struct ExtentRoom {
     extent_blocks: u64,
     /// Grains of each extent.

@@ -1,7 +1,7 @@
 //! A volume, as its users have it.
 
 use crate::{
-    buf::{Buf, BufPool},
+    buf::{BLOCK, Buf, BufPool},
     device::{DeviceError, Status, ZonedDevice},
     evidence::Presence,
     qos::{AdmittedRequest, Qos},
@@ -146,7 +146,7 @@ impl Volume {
     /// Those of the device; LBA Out of Range.
     pub async fn read(&self, at: u64, data: Buf) -> Result<Buf, DeviceError> {
         let Some(volume) = &self.of_pool else { return self.space.read(at, data).await };
-        match volume.begin_plain(at, &data, false) {
+        match volume.begin_plain(at, data.len(), false) {
             Some(request) => self.space.read(request.place, data).await,
             None => Box::pin(volume.read(at, data)).await,
         }
@@ -164,13 +164,12 @@ impl Volume {
         buffers: &RefCell<BufPool>,
     ) -> Result<Vec<Buf>, DeviceError> {
         let Some(volume) = &self.of_pool else { return self.space.read_parts(at, blocks, buffers).await };
-        let data = buffers.borrow_mut().take(blocks).freeze();
-        match volume.begin_plain(at, &data, false) {
-            Some(request) => {
-                buffers.borrow_mut().give(data);
-                self.space.read_parts(request.place, blocks, buffers).await
+        match volume.begin_plain(at, blocks as usize * BLOCK, false) {
+            Some(request) => self.space.read_parts(request.place, blocks, buffers).await,
+            None => {
+                let data = buffers.borrow_mut().take(blocks).freeze();
+                Box::pin(volume.read(at, data)).await.map(|data| vec![data])
             }
-            None => Box::pin(volume.read(at, data)).await.map(|data| vec![data]),
         }
     }
 
@@ -187,7 +186,7 @@ impl Volume {
             self.check_is_volume()?;
             return self.space.write(at, data, terms(self.space.encoding())).await;
         };
-        match volume.begin_plain(at, data, true) {
+        match volume.begin_plain(at, data.len(), true) {
             Some(request) => self.space.write(request.place, data, terms(request.encoding)).await,
             None => Box::pin(volume.write(at, data, fua)).await,
         }

@@ -6,6 +6,7 @@
 //! several of these logs, and `part` and `pool` divide them among several volumes.
 
 mod address;
+mod admit;
 mod audit;
 mod checkpoint;
 mod commit;

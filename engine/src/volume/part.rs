@@ -10,7 +10,7 @@ use crate::{
     buf::{BLOCK, Buf},
     device::{DeviceError, Status},
     format::name::wrong_with_name,
-    qos::{AdmittedRequest, Qos, QosControl, QosState},
+    qos::{QosControl, QosState},
     runtime::{Exclusive, Gate, Runtime, give_way},
     volume::{
         address::Unit,
@@ -260,6 +260,13 @@ impl PoolVolume {
     }
 }
 
+/// Notes whether any volume of a pool has a floor or a latency class.
+pub fn note_guarantees(pool: &PoolCore) {
+    let volumes = pool.volumes.borrow();
+    let there = volumes.values().filter(|volume| !volume.is_removed());
+    pool.qos.note_guarantees(there.map(|volume| &volume.qos_state), None);
+}
+
 impl PoolCore {
     /// The volume of this name, which is no snapshot.
     pub fn find(&self, name: &str) -> Result<Rc<PoolVolume>, VolumeError> {
@@ -269,22 +276,6 @@ impl PoolCore {
             !record.is_removed && volume.number() == 0 && record.name == name
         });
         Ok(found.cloned().ok_or_else(|| PoolError::NoVolume { name: name.into() })?)
-    }
-
-    /// Notes whether any volume has a floor or a latency class.
-    pub fn note_guarantees(&self) {
-        let volumes = self.volumes.borrow();
-        self.qos.note_guarantees(volumes.values().map(|volume| &volume.qos_state), None);
-    }
-
-    /// Updates the throttling of volumes, if that is due. There is no periodic task: each request does so when it arrives,
-    /// and while it waits.
-    fn look(&self, now_us: impl Fn() -> u64) {
-        if self.qos.has_guarantees() {
-            let volumes = self.volumes.borrow();
-            let heads = volumes.values().filter(|volume| volume.number() == 0);
-            self.qos.look(now_us(), heads.map(|volume| (&volume.qos_state, 1)));
-        }
     }
 
     /// The lowest free slots. The caller holds `changes`.
@@ -309,7 +300,7 @@ impl PoolCore {
         }
         let volume = Rc::new(PoolVolume::new(slot, record));
         self.volumes.borrow_mut().insert(slot, volume.clone());
-        self.note_guarantees();
+        note_guarantees(self);
         Ok(volume)
     }
 
@@ -344,7 +335,7 @@ impl PoolCore {
         volume.blocks.set(record.blocks);
         volume.qos_state.set(record.qos);
         *volume.record.borrow_mut() = record;
-        self.note_guarantees();
+        note_guarantees(self);
         Ok(())
     }
 
@@ -379,7 +370,7 @@ impl PoolCore {
         self.space.discard(volume.slot.into(), 1).await?;
         self.space.flush().await?;
         self.volumes.borrow_mut().remove(&volume.slot);
-        self.note_guarantees();
+        note_guarantees(self);
         Ok(())
     }
 
@@ -458,11 +449,13 @@ impl PoolCore {
             None => 0..self.space.extent_shards() as usize,
         };
         // A refused write takes no extent.
-        let with_room: Vec<usize> = shards.filter(|shard| self.space.has_room(*shard, family)).collect();
-        if with_room.is_empty() {
-            return Err(self.space.refuse());
+        let has_room = |shard: &usize| self.space.has_room(*shard, family);
+        if !shards.clone().any(|shard| has_room(&shard)) {
+            return Err(self.space.refuse(shards));
         }
-        let Some(extent) = self.table.borrow().next_free(with_room).filter(|_| self.may_claim(family)) else {
+        let next =
+            self.table.borrow().next_free(shards.filter(has_room), |shard| self.space.room_left(shard));
+        let Some(extent) = next.filter(|_| self.may_claim(family)) else {
             return Err(Status::CapacityExceeded.into());
         };
         self.empty(extent).await?;
@@ -550,7 +543,7 @@ impl VolumeOfPool {
     }
 
     /// As [`VolumeOfPool::set`], unless `change` fails.
-    async fn set_if<E: From<DeviceError> + 'static>(
+    pub async fn set_if<E: From<DeviceError> + 'static>(
         &self,
         change: impl FnOnce(&mut VolumeRecord) -> Result<(), E> + 'static,
     ) -> Result<(), E> {
@@ -564,61 +557,6 @@ impl VolumeOfPool {
             Ok(pool.change_record(&volume, record).await?)
         };
         self.pool.runtime.run_whole(changed).await
-    }
-
-    /// The volume by whose quality of service requests are admitted: of a snapshot, the one that it was made of.
-    fn client(&self) -> Rc<PoolVolume> {
-        self.pool.head_of(&self.volume).unwrap_or_else(|| self.volume.clone())
-    }
-
-    /// Limits, floors and latency class of reads and writes; of a snapshot, those of its volume.
-    pub fn qos(&self) -> Qos {
-        self.client().qos_state.qos()
-    }
-
-    /// As [`super::Volume::set_qos`].
-    pub async fn set_qos(&self, change: impl FnOnce(&mut Qos) + 'static) -> Result<(), VolumeError> {
-        let change_if_possible = move |record: &mut VolumeRecord| {
-            change(&mut record.qos);
-            if record.qos.is_possible() { Ok(()) } else { Err(PoolError::FloorAboveLimit.into()) }
-        };
-        self.set_if(change_if_possible).await
-    }
-
-    /// Whether requests have to be admitted.
-    pub fn needs_admission(&self) -> bool {
-        self.pool.qos.has_guarantees() || !self.qos().limits.is_none()
-    }
-
-    /// The rate to which it is throttled for others, in blocks a second, and whether its floors and its latency target are
-    /// out of reach.
-    pub fn throttling(&self) -> (Option<u64>, [bool; 2]) {
-        let client = self.client();
-        (client.qos_state.held_to(), client.qos_state.out_of_reach())
-    }
-
-    /// As [`super::Volume::admit`].
-    pub async fn admit<F: Future<Output = ()>>(
-        &self,
-        blocks: u64,
-        now_us: impl Fn() -> u64,
-        sleep: impl Fn(u64) -> F,
-    ) -> AdmittedRequest {
-        let (pool, now_us) = (&self.pool, &now_us);
-        pool.look(now_us);
-        let sleep = |us| {
-            let slept = sleep(us);
-            async move {
-                slept.await;
-                pool.look(now_us);
-            }
-        };
-        pool.qos.admit(&self.client().qos_state, blocks, now_us, sleep).await
-    }
-
-    /// As [`super::Volume::answered`].
-    pub fn answered(&self, admitted: AdmittedRequest, blocks: u64, now_us: impl Fn() -> u64) {
-        self.pool.qos.answered(&self.client().qos_state, admitted, blocks, now_us);
     }
 
     /// As [`super::Volume::grow`].
@@ -645,12 +583,12 @@ impl VolumeOfPool {
 
     /// Begins a read, or a write (`writes`), that concerns one extent of the pool alone, without waiting. `None` for other
     /// requests, also for those that fail.
-    pub fn begin_plain(&self, at: u64, data: &Buf, writes: bool) -> Option<PlainRequest<'_>> {
+    pub fn begin_plain(&self, at: u64, bytes: usize, writes: bool) -> Option<PlainRequest<'_>> {
         let VolumeOfPool { pool, volume } = self;
-        let (size, blocks) = (pool.layout.extent_blocks as u64, data.blocks());
+        let (size, blocks) = (pool.layout.extent_blocks as u64, (bytes / BLOCK) as u64);
         let index = at / size;
         let from = at - index * size;
-        let fits = data.len().is_multiple_of(BLOCK) && blocks > 0 && from + blocks <= size;
+        let fits = bytes.is_multiple_of(BLOCK) && blocks > 0 && from + blocks <= size;
         let keeps = || writes && !volume.snapshots.borrow().is_empty();
         let is_plain = volume.origin == VolumeOrigin::Empty && !keeps();
         let most = volume.blocks.get().min(volume.end.get());

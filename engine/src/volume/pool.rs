@@ -11,7 +11,7 @@ use crate::{
         guarantee::{load_guarantees, needed_by_others, permit_guarantees},
         handle::Volume,
         options::{VolumeCreateOptions, VolumeOptions},
-        part::{PoolCore, PoolVolume, VolumeOfPool, check_new_name},
+        part::{PoolCore, PoolVolume, VolumeOfPool, check_new_name, note_guarantees},
         piece::Codec,
         pool_table::{ExtentOwner, ExtentTable, PoolLayout, VolumeOrigin, VolumeRecord},
         root::{PoolShape, SectorSize},
@@ -70,7 +70,8 @@ impl Pool {
         options: VolumeCreateOptions,
     ) -> Result<VolumeCreateOptions, NoVolume> {
         let plain = VolumePlan::of(device.geometry(), None, options.shards)?;
-        let thin = options.blocks.unwrap_or(THIN_FACTOR * plain.usable);
+        let addresses = plain.shards as u64 * u32::MAX as u64;
+        let thin = options.blocks.unwrap_or_else(|| (THIN_FACTOR * plain.usable).min(addresses));
         let pool = options.pool.unwrap_or_else(|| PoolShape::of(thin));
         let thin = options.blocks.unwrap_or_else(|| thin.min(most_blocks(plain.shards, pool)));
         let blocks = thin / pool.extent_blocks.max(1) as u64 * pool.extent_blocks as u64;
@@ -433,7 +434,7 @@ async fn read_records(core: &PoolCore) -> Result<(), VolumeError> {
         }
         core.volumes.borrow_mut().insert(slot as u32, Rc::new(PoolVolume::new(slot as u32, record)));
     }
-    core.note_guarantees();
+    note_guarantees(core);
     Ok(())
 }
 

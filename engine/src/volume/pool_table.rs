@@ -20,7 +20,7 @@ use crate::{
     },
     zone::MOST_BLOCKS,
 };
-use std::{cmp::Reverse, ops::Range};
+use std::ops::Range;
 
 /// Version of the table.
 const VERSION: u16 = 1;
@@ -336,9 +336,14 @@ impl ExtentTable {
         sealed(&out.0, (mark, OWNERS, (block - self.layout.owner_blocks().start) as u32))
     }
 
-    /// The free extent that is taken next, in the one of these shards that has most; `None` if there is none.
-    pub fn next_free(&self, shards: impl IntoIterator<Item = usize>) -> Option<u32> {
-        let most = shards.into_iter().max_by_key(|shard| (self.free[*shard].len(), Reverse(*shard)));
+    /// The free extent that is taken next, in the one of these shards with most `room`; `None` if there is none.
+    pub fn next_free(
+        &self,
+        shards: impl IntoIterator<Item = usize>,
+        room: impl Fn(usize) -> u64,
+    ) -> Option<u32> {
+        let with_extents = shards.into_iter().filter(|shard| !self.free[*shard].is_empty());
+        let most = with_extents.max_by_key(|shard| (room(*shard), self.free[*shard].len()));
         most.and_then(|shard| self.free[shard].last().copied())
     }
 
@@ -537,7 +542,7 @@ mod tests {
         assert_eq!((layout.reserved, layout.owner_blocks()), (1, 3..7));
         let mut table = ExtentTable::new(layout, 1);
         let owner = ExtentOwner::new(2, 9, 4);
-        let first = table.next_free([0]).unwrap();
+        let first = table.next_free([0], |_| 0).unwrap();
         let block = table.encode(7, layout.owner_block(first), |extent| (extent == first).then_some(owner));
         table.take(first, owner);
         assert_eq!(*block, *table.encode(7, layout.owner_block(first), |_| None));
@@ -547,9 +552,9 @@ mod tests {
         read.find_free();
         assert_eq!(read.owner_of(first as u64 * 16 + 15), (owner, first as u64 * 16));
         assert!(read.owners().eq(table.owners()) && read.free_extents() == layout.extents - 2);
-        assert_ne!(read.next_free([0]), Some(first));
+        assert_ne!(read.next_free([0], |_| 0), Some(first));
         read.release(first);
-        assert_eq!(read.next_free([0]), Some(first));
+        assert_eq!(read.next_free([0], |_| 0), Some(first));
         // The table itself, and a volume without a slot.
         for (extent, slot) in [(0, 0), (1, 3)] {
             let wrong = table.encode(7, 3, |of| (of == extent).then_some(ExtentOwner::new(slot, 0, 0)));

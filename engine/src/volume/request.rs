@@ -4,7 +4,7 @@ use crate::{
     buf::{BLOCK, Buf, BufPool},
     device::{Command, Completion, DeviceError, Done, Status},
     evidence::reread_verified,
-    runtime::{COPY, SLICE, give_way, is_spent, work},
+    runtime::{COPY, SLICE, all, give_way, is_spent, work},
     volume::{
         address::{self, Address, GRAIN, GRAINS, Unit},
         compress::{self, WriteCount, WriteParts, part_end},
@@ -180,9 +180,14 @@ pub async fn read(core: &VolumeCore, view: &[u64], mut data: Buf) -> Result<Buf,
 
 /// Waits for the started runs of a read, and copies or expands their data.
 async fn end_runs(core: &VolumeCore, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) -> Result<(), DeviceError> {
+    let mut failed = Ok(());
     for Run { from, first_grain, pieces, completion, _reader } in runs.drain(..) {
         let Done { result, data: read, .. } = completion.await;
-        result?;
+        // Readers hold their zones until all runs have ended, also after an error.
+        failed = failed.and(result);
+        if failed.is_err() {
+            continue;
+        }
         work(read.blocks() as u32 * COPY);
         give_way().await;
         let target = &mut bytes[from as usize * BLOCK..];
@@ -201,7 +206,7 @@ async fn end_runs(core: &VolumeCore, runs: &mut Vec<Run<'_>>, bytes: &mut [u8]) 
         }
         core.state.borrow_mut().pool.give(read);
     }
-    Ok(())
+    failed
 }
 
 /// Fast path of reads: the place of the first block, if all blocks are uncompressed and consecutive on the device, and
@@ -263,19 +268,19 @@ pub async fn read_parts(
         read.push(match part {
             ReadPart::Direct(completion, _reader) => {
                 let done = completion.await;
-                done.result.map(|()| done.data)?
+                done.result.map(|()| done.data)
             }
             ReadPart::Other { from, blocks } => {
-                others.push((read.len(), from, blocks));
-                Buf::default()
+                let (index, data) = (read.len(), buffers.borrow_mut().take(blocks).freeze());
+                others.push(async move { (index, self::read(core, &[at + from], data).await) });
+                Ok(Buf::default())
             }
         });
     }
-    for (index, from, blocks) in others {
-        let data = buffers.borrow_mut().take(blocks).freeze();
-        read[index] = self::read(core, &[at + from], data).await?;
+    for (index, part) in all(others.into_iter()).await {
+        read[index] = part;
     }
-    Ok(read)
+    read.into_iter().collect()
 }
 
 /// The place of the first of so many blocks that the device reads without a copy, and their number; no place for blocks

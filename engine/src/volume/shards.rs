@@ -3,7 +3,8 @@
 //! 16 TiB.
 //!
 //! The zones of the device are divided evenly, in order; the last ones may be left over. The logical blocks are divided
-//! into *strides*, which go to the shards in turn; in a pool these are its extents. No field records the number of shards: the root of the first one has
+//! into *strides*, which go to the shards in turn; in a pool these are its
+//! extents, unless it was made by an earlier program. No field records the number of shards: the root of the first one has
 //! the number of its zones.
 
 use crate::{

@@ -61,7 +61,8 @@ impl Kin for PoolKin {
             let extent = of_family.extent(owner.index().into());
             let other = pool.layout.start(extent) + (block - start);
             if extent != 0 && other != block {
-                into.push(pool.space.find(other).1);
+                // What the volume has got again, after it was cut and has grown, may be in another shard.
+                into.extend(pool.space.place_in(self.shard, other));
             }
         }
     }
@@ -125,6 +126,9 @@ impl PoolCore {
             }
         }
         if volumes.iter().any(|volume| volume.origin != VolumeOrigin::Empty) {
+            if !self.space.has_whole_extents() {
+                return Err(VolumeError::Absurd);
+            }
             self.set_kin();
         }
         Ok(())

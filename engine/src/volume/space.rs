@@ -371,6 +371,11 @@ impl Space {
         (self.usable_for_new() * GRAINS as u64 + held).saturating_sub(self.held + others)
     }
 
+    /// Grains of room that unmapped blocks may take.
+    pub fn room_left(&self) -> u64 {
+        (self.usable_for_new() * GRAINS as u64).saturating_sub(self.held)
+    }
+
     /// Uncompressed logical blocks that may be mapped before writes to unmapped blocks are refused.
     pub fn usable_for_new(&self) -> u64 {
         self.usable().saturating_sub(self.plan.reserve.saturating_sub(self.lent))

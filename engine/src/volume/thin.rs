@@ -2,7 +2,7 @@
 
 use crate::{
     buf::{BLOCK, Buf, BufPool},
-    device::{DeviceError, ZonedDevice},
+    device::{DeviceError, Status, ZonedDevice},
     runtime::{Runtime, all, first_of},
     volume::{
         address::{GRAINS, Unit},
@@ -55,7 +55,7 @@ impl ThinSpace {
         options: VolumeOptions,
     ) -> Result<ThinSpace, VolumeError> {
         let (cores, map) = shards::open(runtime, device, options).await?;
-        let cores: Vec<_> = cores.into_iter().map(Rc::new).collect();
+        let cores = VolumeCore::of_shards(cores);
         for core in &cores {
             for index in 0..3 {
                 runtime.spawn(commit::serve(core.clone(), index));
@@ -154,6 +154,12 @@ impl ThinSpace {
         (&self.0.cores[shard], place)
     }
 
+    /// The number of the block at `at` in this shard; `None` if it is in another one.
+    pub fn place_in(&self, shard: usize, at: u64) -> Option<u64> {
+        let (of_block, place, _) = self.0.map.find(at);
+        (of_block == shard).then_some(place)
+    }
+
     /// As [`ThinSpace::find`], of several blocks in one shard.
     fn find_all(&self, blocks: impl Iterator<Item = u64>) -> (&VolumeCore, Vec<u64>) {
         let (mut core, mut places) = (self.first(), Vec::new());
@@ -195,9 +201,15 @@ impl ThinSpace {
         }
     }
 
-    /// Counts a write that is refused for lack of room.
-    pub fn refuse(&self) -> DeviceError {
-        request::refuse(self.first())
+    /// Counts a write that is refused for lack of room in some shards, which look for some then.
+    pub fn refuse(&self, shards: Range<usize>) -> DeviceError {
+        self.0.cores[shards].iter().for_each(|core| _ = request::refuse(core));
+        Status::CapacityExceeded.into()
+    }
+
+    /// Grains of room that a shard has left.
+    pub fn room_left(&self, shard: usize) -> u64 {
+        self.0.cores[shard].state.borrow().space.room_left()
     }
 
     /// Records the family of an extent of a pool; 0 for none.

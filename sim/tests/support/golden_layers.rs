@@ -5,7 +5,7 @@
 //! change either.
 
 // The program and the test each use only a part.
-#![allow(dead_code, clippy::expect_used, clippy::unwrap_used)]
+#![allow(dead_code, clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 use super::golden;
 use emu::ssd::Model;

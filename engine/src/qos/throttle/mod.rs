@@ -19,7 +19,7 @@
 //!
 //! Times are in microseconds from an arbitrary origin, and are passed in by the caller.
 
-use crate::qos::{Qos, Rates};
+use crate::qos::{limit::Rates, terms::Qos};
 
 /// Interval between looks, in microseconds.
 pub const LOOK_EVERY_US: u64 = 10_000;
