@@ -36,6 +36,9 @@ pub const ZEROS_BYTES: u64 = 1 << 18;
 /// Maximum interval between retries of a request that waits for free space.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
+/// Interval at which a request that waits for admission checks whether it still has to.
+const CHECK_EVERY: Duration = Duration::from_millis(100);
+
 /// Byte access to a volume.
 pub struct Bytes {
     volume: Volume,
@@ -135,9 +138,15 @@ impl Bytes {
             async move { _ = timer.await }
         };
         let mut admitting = pin!(self.volume.admit(blocks, now_us, sleep));
-        let admitted = poll_fn(|context| match self.ending.get() || is_over() {
-            true => Poll::Ready(None),
-            false => admitting.as_mut().poll(context).map(Some),
+        let mut check = Box::pin(ring.sleep(CHECK_EVERY));
+        let admitted = poll_fn(|context| {
+            if self.ending.get() || is_over() {
+                return Poll::Ready(None);
+            }
+            while check.as_mut().poll(context).is_ready() {
+                check = Box::pin(ring.sleep(CHECK_EVERY));
+            }
+            admitting.as_mut().poll(context).map(Some)
         });
         let volume = self.volume.clone();
         admitted.await.map(|admitted| CountedRequest { volume, admitted, blocks })

@@ -35,7 +35,7 @@ use std::{
     time::Instant,
 };
 
-/// Most bytes that one system call copies: as many as a slice of work.
+/// Most bytes that one system call copies, beside the received ones of later requests: as many as a slice of work.
 const COPIED_BYTES: usize = (runtime::SLICE / runtime::COPY) as usize * BLOCK;
 
 /// Work of a system call, or of the execution of a request, without copies: some microseconds.
@@ -58,10 +58,10 @@ fn copy_work(bytes: usize) -> u32 {
 pub(super) struct Job {
     pub request: NbdRequest,
     pub data: VecDeque<(BufMut, Range<usize>)>,
-    /// Time at which its header was received, if latencies are measured.
+    /// Time at which its header was taken from the received bytes, if latencies are measured.
     pub begun: Option<Instant>,
-    /// Present until its end if it counts for the throttling of volumes.
-    pub _counted: Option<CountedRequest>,
+    /// Present until it has been carried out, or waits for room, if it counts for the throttling of volumes.
+    pub counted: Option<CountedRequest>,
 }
 
 impl Job {
@@ -293,7 +293,7 @@ impl NbdConnection {
             }
             let count = |server: Rc<Server>| server.count_request(self.is_active(server.received.get()));
             self.last.set(self.server.upgrade().map_or(0, count));
-            let job = Job { request, data, begun, _counted: None };
+            let job = Job { request, data, begun, counted: None };
             let waits = bytes.needs_admission() || !self.limited.borrow().is_empty();
             if waits && job.limited_bytes(bytes).is_some() {
                 self.limited.borrow_mut().push_back(job);
@@ -323,7 +323,7 @@ impl NbdConnection {
                     let counted = volume.admit(bytes.unwrap_or(0), || self.has_hung_up()).await;
                     let job = self.limited.borrow_mut().pop_front();
                     if let Some(job) = job {
-                        self.queue(Job { _counted: counted, ..job });
+                        self.queue(Job { counted, ..job });
                     }
                 }
                 None if self.done.get() => return,
@@ -366,10 +366,14 @@ impl NbdConnection {
     /// Counts another worker, if there is no idle one for the next request; `false` if there is, or if there are as many
     /// workers as allowed.
     pub fn count_worker(&self) -> bool {
-        let is_needed =
-            self.idle.borrow().is_empty() && self.workers.get() < MOST_RUNNING && !self.done.get();
+        let is_needed = self.idle.borrow().is_empty() && self.workers.get() < MOST_RUNNING && !self.is_over();
         self.workers.set(self.workers.get() + is_needed as usize);
         is_needed
+    }
+
+    /// Whether there are no more requests to execute, and none will come.
+    fn is_over(&self) -> bool {
+        self.done.get() && self.jobs.borrow().is_empty() && self.limited.borrow().is_empty()
     }
 
     /// Counts an answered request.
@@ -415,7 +419,7 @@ impl NbdConnection {
                 }
                 return Poll::Ready(Some(job));
             }
-            if self.done.get() && self.jobs.borrow().is_empty() && self.limited.borrow().is_empty() {
+            if self.is_over() {
                 return Poll::Ready(None);
             }
             idle.push(context.waker().clone());
@@ -489,8 +493,8 @@ impl NbdConnection {
     }
 
     /// Ends a request: queues its reply, or closes the connection after an error.
-    pub async fn end_job(&self, volume: &Bytes, job: &Job, share: ReplyShare, answer: io::Result<NbdAnswer>) {
-        let Job { request, begun, .. } = *job;
+    pub async fn end_job(&self, volume: &Bytes, job: Job, share: ReplyShare, answer: io::Result<NbdAnswer>) {
+        let Job { request, begun, .. } = job;
         let sent = match answer {
             Ok(NbdAnswer::Reply(head, body)) => {
                 self.reply(volume, Reply { head, body, request, begun, share }).await

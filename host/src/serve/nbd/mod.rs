@@ -78,7 +78,7 @@ const MOST_RUNNING: usize = 128;
 /// Least bytes of a piece that is read into several buffers, to save copies.
 const LONG_READ_BYTES: u64 = 32 << 10;
 
-/// Most memory for the data of these replies, unless a single request takes more.
+/// Most bytes of data of these replies; their buffers may take twice as much.
 const MOST_READ_BYTES: u64 = 16 << 20;
 
 /// Limit for the total cost of requests in execution while several clients are active. Each active client has an equal
@@ -377,7 +377,9 @@ impl Server {
         let share = job.share();
         // A request without data takes memory and time too.
         let waiting = share.held_bytes.max(BLOCK as u64);
-        let answer = match self.carry_out(connection, &volume.bytes, &mut job).await {
+        let carried_out = self.carry_out(connection, &volume.bytes, &mut job).await;
+        job.counted = None;
+        let answer = match carried_out {
             Ok(Err(refused)) if self.waiting_bytes.get() + waiting <= MOST_HELD_BYTES => {
                 connection.release(share);
                 connection.wake_for_room();
@@ -385,7 +387,7 @@ impl Server {
                 let (server, connection, volume) = (self.clone(), connection.clone(), volume.clone());
                 self.runtime.spawn(async move {
                     let answer = server.wait_for_room(&connection, &volume.bytes, &mut job, refused).await;
-                    connection.end_job(&volume.bytes, &job, ReplyShare::Waiting(waiting), answer).await;
+                    connection.end_job(&volume.bytes, job, ReplyShare::Waiting(waiting), answer).await;
                 });
                 return;
             }
@@ -393,7 +395,7 @@ impl Server {
             Ok(Ok(answer)) => Ok(answer),
             Err(error) => Err(error),
         };
-        connection.end_job(&volume.bytes, &job, ReplyShare::Running(share), answer).await;
+        connection.end_job(&volume.bytes, job, ReplyShare::Running(share), answer).await;
         connection.give_way(share.read_bytes as usize).await;
     }
 

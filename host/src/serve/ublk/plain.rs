@@ -24,7 +24,7 @@ pub(super) async fn perform(
     let at = at.ok_or(Status::LbaOutOfRange)?;
     let writes_zeros =
         || operation == UblkOperation::WriteZeroes && request.keeps_room && volume.writes_zeros();
-    let _counted = match operation {
+    let mut counted = match operation {
         UblkOperation::Read | UblkOperation::Write => volume.admit(bytes, || false).await,
         _ if writes_zeros() => volume.admit(bytes, || false).await,
         _ => None,
@@ -46,6 +46,8 @@ pub(super) async fn perform(
                     return Ok((bytes as i32, 0));
                 };
                 drop(claim);
+                // It asks nothing of the device while it waits for room.
+                drop(counted.take());
                 if !volume.wait_for_room(error, &mut since).await {
                     return Err(error);
                 }
