@@ -113,7 +113,7 @@ fn limits_of_volumes_are_set_shown_and_kept() {
         &["volume", "create", "drives", "--iops", "9"][..],
         &["volume", "create", "drives", "--bandwidth", "1M"],
     ] {
-        place.run(args).fails_with(&["limits are for the volumes of a pool (ARRAY/NAME)"]);
+        place.run(args).fails_with(&["are for the volumes of a pool (ARRAY/NAME)"]);
     }
     let limits = |requests: Option<u32>, bytes: Option<u64>| serde_json::json!({ "requests_per_second": requests, "bytes_per_second": bytes });
     place.run(&["volume", "create", "drives/mail", "--size", "1G"]).ok();
@@ -281,7 +281,8 @@ fn snapshots_and_clones_of_running_pool_are_served_and_outlive_the_daemon() {
         (&["snapshot", "drives/old@a"], &["snapshots of a clone"]),
         (&["clone", "drives/mail@sunday", "new"], &["no snapshot 'mail@sunday'"]),
         (&["clone", "drives/mail@monday", "logs"], &["a volume 'logs' already"]),
-        (&["rollback", "drives/mail@tuesday", "--yes"], &["stop it first", "zoneraid volume clone"]),
+        (&["rollback", "drives/mail@tuesday", "--yes"], &["'tank/mail' has NBD clients"]),
+        (&["rollback", "drives/mail@monday", "--yes"], &["later snapshots: tuesday", "--remove-later"]),
         (&["set", "drives/mail@monday", "--when-full", "queue"], &["a snapshot cannot be changed"]),
         (&["resize", "drives/mail@monday", "--size", "2G"], &["a snapshot cannot be changed"]),
         (&["diff", "drives/mail@sunday"], &["no snapshot 'mail@sunday'"]),
@@ -320,6 +321,43 @@ fn snapshots_and_clones_of_running_pool_are_served_and_outlive_the_daemon() {
     server.end(Signal::TERM);
 }
 
+/// With later snapshots, and in use; snapshots that stay are served as before.
+#[test]
+fn running_pool_returns_to_snapshot() {
+    const MIB: u64 = 1 << 20;
+    let place = place();
+    place.run(&["volume", "create", "drives/mail", "--size", "64M"]).ok();
+    let server = Server::of(&place, &[]);
+    let write = |byte: u8| {
+        assert_eq!(client(&place, "mail").write(MIB, &[byte; 4096], true), 0);
+    };
+    let read = |name: &str| client(&place, name).read(MIB, 4096).map(|data| data[0]);
+    for (byte, name) in [(1, "monday"), (2, "tuesday"), (3, "friday")] {
+        write(byte);
+        place.run(&["volume", "snapshot", &format!("drives/mail@{name}")]).ok();
+    }
+    write(4);
+    let roll_back =
+        |more: &[&str]| place.run(&[&["volume", "rollback", "drives/mail@monday"], more].concat());
+    roll_back(&["--yes"]).fails_with(&["later snapshots: friday, tuesday", "--remove-later"]);
+    roll_back(&["--remove-later"]).fails_with(&["and the snapshots friday, tuesday", "--yes"]);
+    // The first two are not served any more when the third one is refused.
+    let user = client(&place, "mail");
+    roll_back(&["--remove-later", "--yes"]).fails_with(&["'tank/mail' has NBD clients"]);
+    assert_eq!((read("mail@tuesday"), read("mail@friday")), (Ok(2), Ok(3)));
+    drop(user);
+    let args = ["volume", "rollback", "drives/mail@monday", "--remove-later", "--yes"];
+    ok_at_last(&place, &args);
+    assert_eq!((read("mail"), read("mail@monday")), (Ok(1), Ok(1)));
+    assert_eq!(listed_names(&place), ["mail", "mail@monday"]);
+    write(5);
+    place.run(&["volume", "snapshot", "drives/mail@sunday"]).ok();
+    place.run(&["volume", "clone", "drives/mail@sunday", "copy"]).ok();
+    roll_back(&["--remove-later", "--yes"]).fails_with(&["clones of the snapshot (copy)"]);
+    assert_eq!((read("mail"), read("copy")), (Ok(5), Ok(5)));
+    server.end(Signal::TERM);
+}
+
 #[test]
 fn snapshots_of_stopped_pool_are_cloned_compared_and_rolled_back_to() {
     let place = place();
@@ -355,7 +393,7 @@ fn snapshots_of_stopped_pool_are_cloned_compared_and_rolled_back_to() {
     );
     assert_eq!((read("test", 0), read("mail@monday", 0), read("mail@monday", 8192)), (Ok(2), Ok(1), Ok(0)));
     let roll_back = |snapshot: &str| place.run(&["volume", "rollback", snapshot, "--yes"]);
-    roll_back("drives/mail@monday").fails_with(&["later snapshots (tuesday)"]);
+    roll_back("drives/mail@monday").fails_with(&["later snapshots: tuesday", "--remove-later"]);
     roll_back("drives/mail@sunday").fails_with(&["no snapshot 'mail@sunday'"]);
     place.run(&["volume", "rollback", "drives/mail@tuesday"]).fails_with(&[
         "everything that was written to tank/mail since the snapshot 'tuesday', up to 4 KiB",

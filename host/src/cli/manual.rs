@@ -49,7 +49,13 @@ const EXAMPLES: [(&str, &[&str]); 59] = [
         ],
     ),
     ("volume clone", &["zoneraid volume clone tank/mail@monday old-mail"]),
-    ("volume rollback", &["zoneraid volume rollback tank/mail@monday --yes"]),
+    (
+        "volume rollback",
+        &[
+            "zoneraid volume rollback tank/mail@monday --yes",
+            "zoneraid volume rollback tank/mail@monday --remove-later --yes",
+        ],
+    ),
     (
         "volume diff",
         &["zoneraid volume diff tank/mail@monday", "zoneraid --json volume diff tank/mail@monday tuesday"],
@@ -249,7 +255,12 @@ fn write_pages(command: &Command, path: &str, dir: &Path) -> io::Result<()> {
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    let mut synopsis = Vec::new();
+    man.render_synopsis_section(&mut synopsis)?;
+    // Long lists of options may be broken at each of them; such lines have no spaces to be widened.
+    let synopsis = String::from_utf8_lossy(&synopsis).replace(r"\fR|\fB", r"\fR|\:\fB");
+    let synopsis = synopsis.replace(".SH SYNOPSIS\n", ".SH SYNOPSIS\n.ad l\n") + ".ad\n";
+    page.extend(synopsis.into_bytes());
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if command.has_subcommands() {

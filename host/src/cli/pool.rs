@@ -12,7 +12,7 @@ use crate::{
     control::{
         client::Client,
         name::{ArrayName, NamespaceName, SnapshotName, SnapshotOfArray},
-        pool::{self, ArrayPool, WantedVolume, carrier},
+        pool::{self, ArrayPool, Confirmed, WantedVolume, carrier},
         protocol::{Request, VolumeChange},
         qos::NewQos,
     },
@@ -91,6 +91,7 @@ struct VolumeRollbackOutput {
     array: String,
     #[serde(flatten)]
     to: SnapshotName,
+    removed_snapshots: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -439,23 +440,29 @@ pub fn add_clone(output: Output, snapshot: &SnapshotOfArray, name: &str) -> Resu
 }
 
 /// Gives a volume the contents of its latest snapshot.
-pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, yes: bool) -> Result<u8> {
-    let SnapshotOfArray { array, name } = snapshot;
-    let (session, called) = stopped(
-        output,
-        array,
-        "its volumes do not return to snapshots",
-        "; a clone (zoneraid volume clone) shows the contents of a snapshot while it runs",
-    )?;
-    let pool = existing(&session, &called)?;
-    let volume = format!("{array}/{}", name.volume);
-    interrupt::explain(move || {
+pub fn roll_back(output: Output, snapshot: &SnapshotOfArray, confirmed: Confirmed) -> Result<u8> {
+    let SnapshotOfArray { array, name: to } = snapshot;
+    let volume = format!("{array}/{}", to.volume);
+    let interrupted = move || {
         format!("{volume} is unchanged, or gets the contents of the snapshot when the array is used next")
-    });
-    session.wait(pool.roll_back(name, yes))??;
-    stop(&session, &pool)?;
-    let returned = VolumeRollbackOutput { array: pool.array, to: name.clone() };
-    output.print(&returned, |VolumeRollbackOutput { array, to }| {
+    };
+    let (array, removed): (String, Vec<SnapshotName>) = match needed(output, array)? {
+        PoolArray::Running(mut client, on) => {
+            let called = carrier(&client.about.name, on.as_deref());
+            (called, ask(output, &mut client, &Request::RollBackVolume { on, to: to.clone(), confirmed })?)
+        }
+        PoolArray::Here(session, called) => {
+            let pool = existing(&session, &called)?;
+            let later = session.wait(pool.lost_by_return(to, confirmed))??;
+            interrupt::explain(interrupted);
+            session.wait(pool.roll_back(to, &later))??;
+            stop(&session, &pool)?;
+            (pool.array, later)
+        }
+    };
+    let removed_snapshots = removed.into_iter().map(|name| name.snapshot).collect();
+    let returned = VolumeRollbackOutput { array, to: to.clone(), removed_snapshots };
+    output.print(&returned, |VolumeRollbackOutput { array, to, .. }| {
         format!("{array}/{} has the contents of the snapshot '{}' again\n", to.volume, to.snapshot)
     })?;
     Ok(HEALTHY)
@@ -574,7 +581,11 @@ mod tests {
         let snapshots = vec![SnapshotOutput { volume: name.volume.clone(), snapshot }];
         let made = VolumeSnapshotOutput { array: array.clone(), snapshots };
         assert_eq!(undescribed(&made, "volume-snapshot.json"), [""; 0]);
-        let returned = VolumeRollbackOutput { array: array.clone(), to: name.clone() };
+        let returned = VolumeRollbackOutput {
+            array: array.clone(),
+            to: name.clone(),
+            removed_snapshots: vec![String::new()],
+        };
         assert_eq!(undescribed(&returned, "volume-rollback.json"), [""; 0]);
         let changed =
             VolumeDiffOutput { array, since: name, later: None, total_bytes: 0, ranges: Vec::new() };

@@ -4,6 +4,7 @@ use super::{daemon::ask, interrupt, namespace, pool, volume_args::VolumeCommand 
 use crate::{
     control::{
         name::{ArrayName, NamespaceName},
+        pool::Confirmed,
         protocol::{Request, VolumeChange},
     },
     members::{Session, find_running},
@@ -59,6 +60,7 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
                     size.with_context(|| format!("the size of {below} is needed: add --size SIZE"))?;
                 let mut qos = Qos::default();
                 shares.qos().apply(&mut qos);
+                ensure!(qos.is_possible(), PoolError::FloorAboveLimit);
                 let shares = (qos.into(), shares.guarantee.unwrap_or(0));
                 return pool.create(output, &below, blocks, (compression, unit, sector_size), shares);
             }
@@ -83,7 +85,9 @@ pub fn run(output: Output, verb: Verb) -> Result<u8> {
         Verb::Remove { volume, yes } => pool::remove(output, &volume, yes),
         Verb::Snapshot { snapshots } => pool::snapshot(output, &snapshots),
         Verb::Clone { snapshot, name } => pool::add_clone(output, &snapshot, &name),
-        Verb::Rollback { snapshot, yes } => pool::roll_back(output, &snapshot, yes),
+        Verb::Rollback { snapshot, remove_later, yes } => {
+            pool::roll_back(output, &snapshot, Confirmed { yes, remove_later })
+        }
         Verb::Diff { snapshot, later } => pool::diff(output, snapshot, later),
         Verb::Resize { array, size } => resize(output, &array, size),
         Verb::Set { array, compression, unit, lend, when_full, shares } => {

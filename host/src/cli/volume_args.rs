@@ -105,13 +105,17 @@ pub enum VolumeCommand {
         /// Name of the clone, a volume of the same array
         name: String,
     },
-    /// Give a volume the contents of its latest snapshot; the array must not be running
+    /// Give a volume the contents of a snapshot
     ///
-    /// All later changes of the volume are lost. If the command is interrupted, the volume is unchanged, or gets the
-    /// contents of the snapshot when the array is used next.
+    /// All later changes of the volume are lost. The array may be running or not; the volume must not be in use, and gets its
+    /// block device anew. If the command is interrupted, the volume is unchanged, or gets the contents of the snapshot when
+    /// the array is used next.
     Rollback {
         /// ARRAY/VOLUME@SNAPSHOT
         snapshot: SnapshotOfArray,
+        /// Remove later snapshots of the volume first
+        #[arg(long)]
+        remove_later: bool,
         /// Confirm that later changes are destroyed
         #[arg(long)]
         yes: bool,
@@ -139,7 +143,7 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE", value_parser = size::parse_blocks)]
         size: u64,
     },
-    /// Change the compression of a volume, its limits and floors, and its behaviour when it is full
+    /// Change the compression of a volume, its limits, floors, and behaviour when full
     ///
     /// Existing data stays unchanged and readable. The array may be running or not; --lend needs a running one. Limits,
     /// floors, latency target and guaranteed space are those of one volume of a pool, and hold at once. Settings that are

@@ -240,6 +240,7 @@ impl Client {
             Request::SetVolume { .. } | Request::Qos { .. } => None,
             Request::CreateVolume { .. } | Request::RemoveVolume { .. } | Request::CreateNamespace(_) => None,
             Request::SnapshotVolumes { .. } | Request::CloneSnapshot { .. } => None,
+            Request::RollBackVolume { .. } => None,
             // Reads the map of the volume.
             Request::CompareSnapshot { .. } | Request::CountSpace { .. } => None,
             Request::ResizeNamespace { .. } | Request::RemoveNamespace { .. } => None,

@@ -29,6 +29,14 @@ pub struct WantedVolume {
     pub guaranteed_blocks: u64,
 }
 
+/// What the user has confirmed about the return of a volume to a snapshot: that later data is lost, and that later snapshots
+/// are removed.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Confirmed {
+    pub yes: bool,
+    pub remove_later: bool,
+}
+
 /// Name of what carries a volume or a pool: an array, or the namespace `on` it.
 pub fn carrier(array: &str, on: Option<&str>) -> String {
     on.map_or_else(|| array.into(), |on| format!("{array}/{on}"))
@@ -90,20 +98,55 @@ impl ArrayPool {
         changed.map(|ranges| ChangedRange::of(&ranges)).map_err(|error| self.explain(error))
     }
 
-    /// Gives a volume the contents of its latest snapshot: requires `yes`.
+    /// The snapshots of a volume that are later than one to which it is to return, the latest first, if these are to be
+    /// removed and later data is to be lost.
     ///
     /// # Errors
-    /// There is no such snapshot, or a later one, or the data is not to be lost.
-    pub async fn roll_back(&self, to: &SnapshotName, yes: bool) -> Result<()> {
+    /// There is no such snapshot, or a clone of a later one; or not everything that would be lost is to be lost.
+    pub async fn lost_by_return(
+        &self,
+        to: &SnapshotName,
+        Confirmed { yes, remove_later }: Confirmed,
+    ) -> Result<Vec<SnapshotName>> {
         let changed = self.changed(to, None).await?;
+        let snapshots = self.pool.snapshots(&to.volume).map_err(|error| self.explain(error))?;
+        let names = snapshots.iter().filter_map(Volume::name).rev();
+        let later: Vec<String> = names.take_while(|name| *name != to.snapshot).collect();
+        ensure!(
+            later.is_empty() || remove_later,
+            "'{}/{}' has later snapshots: {}; remove them first, or all of them with --remove-later",
+            self.array,
+            to.volume,
+            later.join(", ")
+        );
+        let snapshots = match &later[..] {
+            [] => String::new(),
+            later => format!(", and the snapshots {}", later.join(", ")),
+        };
         ensure!(
             yes,
-            "this destroys everything that was written to {}/{} since the snapshot '{}', up to {}: confirm with --yes",
+            "this destroys everything that was written to {}/{} since the snapshot '{}', up to {}{snapshots}: confirm with --yes",
             self.array,
             to.volume,
             to.snapshot,
             show(total(changed.iter().map(|range| range.length_bytes)))
         );
+        let of_volume = |snapshot| SnapshotName { volume: to.volume.clone(), snapshot };
+        let later: Vec<SnapshotName> = later.into_iter().map(of_volume).collect();
+        for snapshot in &later {
+            self.doomed(&snapshot.to_string(), yes)?;
+        }
+        Ok(later)
+    }
+
+    /// Removes the `later` snapshots of a volume, and gives it the contents of one that is its latest then.
+    ///
+    /// # Errors
+    /// There is a clone of a later one; those of the device.
+    pub async fn roll_back(&self, to: &SnapshotName, later: &[SnapshotName]) -> Result<()> {
+        for snapshot in later {
+            self.remove(&snapshot.to_string()).await?;
+        }
         self.pool.roll_back(&to.volume, &to.snapshot).await.map_err(|error| self.explain(error))
     }
 

@@ -3,7 +3,7 @@
 
 use super::{
     name::{MemberName, SnapshotName},
-    pool::WantedVolume,
+    pool::{Confirmed, WantedVolume},
     qos::{NewQos, QosChange},
     tenants::NewNamespace,
 };
@@ -80,6 +80,9 @@ pub enum Request {
     SnapshotVolumes { on: Option<String>, snapshots: Vec<SnapshotName> },
     /// Adds a clone of a snapshot to its pool, and serves it: [`crate::report::PoolVolumeReport`].
     CloneSnapshot { on: Option<String>, snapshot: SnapshotName, name: String },
+    /// Gives a volume of a pool the contents of a snapshot, without its block device meanwhile: the removed
+    /// [`SnapshotName`]s.
+    RollBackVolume { on: Option<String>, to: SnapshotName, confirmed: Confirmed },
     /// Compares a snapshot with a later one of its volume, or with the volume: [`crate::report::ChangedRange`]s.
     CompareSnapshot { on: Option<String>, snapshot: SnapshotName, to: Option<String> },
     /// Counts the space of the volumes of a pool and of their snapshots, for the status.
@@ -138,6 +141,9 @@ impl VolumeChange {
         ensure!(!volume.is_snapshot(), PoolError::IsSnapshot);
         let VolumeChange { compression, unit_bytes, lent_blocks, when_full, qos, .. } = self;
         let status = volume.status();
+        if !qos.is_none() {
+            volume.set_qos(move |present| qos.apply(present)).await?;
+        }
         if compression.is_some() || unit_bytes.is_some() {
             let unit = unit_bytes.map_or(Some(status.unit), Unit::from_bytes);
             let codec = compression.map_or(status.codec, |compression| compression.0);
@@ -145,9 +151,6 @@ impl VolumeChange {
         }
         if let Some(WhenFull(seconds)) = when_full {
             volume.queue_writes(seconds).await?;
-        }
-        if !qos.is_none() {
-            volume.set_qos(move |present| qos.apply(present)).await?;
         }
         if let Some(blocks) = self.guaranteed_blocks {
             volume.guarantee(blocks).await?;

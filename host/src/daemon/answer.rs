@@ -143,6 +143,9 @@ async fn answer(daemon: &Rc<Daemon>, request: Request, connection: &ControlConne
             let on = on.as_deref();
             serde_json::to_value(volumes::clone_snapshot(daemon, on, &snapshot, &name).await?)?
         }
+        Request::RollBackVolume { on, to, confirmed } => {
+            serde_json::to_value(volumes::roll_back(daemon, on.as_deref(), &to, confirmed).await?)?
+        }
         Request::CompareSnapshot { on, snapshot, to } => {
             let (on, to) = (on.as_deref(), to.as_deref());
             serde_json::to_value(volumes::compare_snapshot(daemon, on, &snapshot, to).await?)?

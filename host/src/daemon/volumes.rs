@@ -9,7 +9,7 @@ use super::{
 use crate::{
     control::{
         name::SnapshotName,
-        pool::{self, ArrayPool, WantedVolume, carrier},
+        pool::{self, ArrayPool, Confirmed, WantedVolume, carrier},
     },
     process::output::quoted,
     report::{ChangedRange, PoolVolumeReport, SnapshotReport},
@@ -114,24 +114,7 @@ pub(super) async fn remove_volume(
     let pool = pool(daemon, on)?;
     let volume = pool.doomed(name, yes)?;
     let (array, is_snapshot) = (&pool.array, volume.is_snapshot());
-    let namespace = daemon
-        .pools
-        .borrow()
-        .values()
-        .map(|pool| pool.namespace.clone())
-        .find(|namespace| Some(namespace.name()) == on);
-    let number = served_number(namespace.as_ref(), Some(&volume));
-    if let Some(server) = &*daemon.nbd.borrow() {
-        ensure!(server.remove(name), "'{array}/{name}' has NBD clients: disconnect them first");
-    } else if !is_snapshot {
-        ensure!(
-            daemon.blocks.borrow().iter().any(|block| block.number() != number),
-            "'{name}' is the last volume of '{array}', which cannot run without one: stop the array first with \
-             zoneraid stop {}",
-            quoted(&daemon.array.status().name)
-        );
-        end::take_down_volume(daemon, number).await?;
-    }
+    stop_serving(daemon, on, array, name, &volume).await?;
     let Err(error) = pool.remove(name).await else { return Ok(()) };
     if pool.find(name).is_err() {
         let left = format!("'{array}/{name}' is removed, and still takes space until the next start");
@@ -143,6 +126,79 @@ pub(super) async fn remove_volume(
     };
     let served = served.context("it is not served until the next start");
     both(Err(error), served).with_context(|| format!("'{array}/{name}' is not removed"))
+}
+
+/// Stops serving a volume, other than the last one with a block device, or a snapshot.
+///
+/// # Errors
+/// It is in use.
+async fn stop_serving(
+    daemon: &Daemon,
+    on: Option<&str>,
+    array: &str,
+    name: &str,
+    volume: &Volume,
+) -> Result<()> {
+    if let Some(server) = &*daemon.nbd.borrow() {
+        ensure!(server.remove(name), "'{array}/{name}' has NBD clients: disconnect them first");
+        return Ok(());
+    }
+    if volume.is_snapshot() {
+        return Ok(());
+    }
+    let namespace = daemon
+        .pools
+        .borrow()
+        .values()
+        .map(|pool| pool.namespace.clone())
+        .find(|namespace| Some(namespace.name()) == on);
+    let number = served_number(namespace.as_ref(), Some(volume));
+    ensure!(
+        daemon.blocks.borrow().iter().any(|block| block.number() != number),
+        "'{name}' is the only volume of '{array}' with a block device, and the array cannot run without one: stop it first \
+         with zoneraid stop {}",
+        quoted(&daemon.array.status().name)
+    );
+    end::take_down_volume(daemon, number).await
+}
+
+/// Gives a volume the contents of a snapshot, and returns the removed later snapshots. It has no block device meanwhile, as
+/// the kernel may have cached its former contents.
+pub(super) async fn roll_back(
+    daemon: &Rc<Daemon>,
+    on: Option<&str>,
+    to: &SnapshotName,
+    confirmed: Confirmed,
+) -> Result<Vec<SnapshotName>> {
+    let _turn = daemon.administration.take().await;
+    let pool = pool(daemon, on)?;
+    let later = pool.lost_by_return(to, confirmed).await?;
+    assert!(
+        later.iter().all(|name| name.volume == to.volume),
+        "snapshots of other volumes are removed: {later:?}"
+    );
+    let (array, mut stopped) = (&pool.array, Vec::new());
+    let returned = async {
+        for name in later.iter().map(SnapshotName::to_string).chain([to.volume.clone()]) {
+            let volume = pool.find(&name)?;
+            stop_serving(daemon, on, array, &name, &volume).await?;
+            stopped.push((name, volume));
+        }
+        let left = || {
+            let volume = &to.volume;
+            format!("'{array}/{volume}' is unchanged, or gets the contents of the snapshot at the next start")
+        };
+        pool.roll_back(to, &later).await.with_context(left)
+    };
+    let mut result = returned.await;
+    for (name, volume) in stopped {
+        if pool.find(&name).is_ok() && (daemon.nbd.borrow().is_some() || !volume.is_snapshot()) {
+            let served = serve(daemon, on, &name, volume).await;
+            let left = || format!("'{array}/{name}' is not served until the next start");
+            result = both(result, served.with_context(left));
+        }
+    }
+    result.map(|()| later)
 }
 
 /// The pool of the array or of a namespace, for a change.
