@@ -147,6 +147,41 @@ fn limits_of_volumes_are_set_shown_and_kept() {
 }
 
 #[test]
+fn floors_of_volumes_are_set_shown_and_served() {
+    let place = place();
+    let refused =
+        place.run(&["volume", "create", "drives/mail", "--size", "1G", "--iops", "9", "--floor-iops", "10"]);
+    refused.fails_with(&["a floor is above the limit"]);
+    // The refused volume has not made the array a pool.
+    place.run(&["volume", "list", "drives"]).fails_with(&[]);
+    let create =
+        ["volume", "create", "drives/mail", "--size", "1G", "--floor-iops", "500", "--latency", "900"];
+    let made = place.json(&create);
+    assert_eq!((&made["floors"]["requests_per_second"], &made["latency_us"]), (&500.into(), &900.into()));
+    place.run(&["volume", "create", "drives/logs", "--size", "64M"]).ok();
+    let _server = Server::of(&place, &[]);
+    let (mut mail, mut logs) = (client(&place, "mail"), client(&place, "logs"));
+    for at in 0..200 {
+        assert_eq!((logs.write(at * 4096, &[1; 4096], false), mail.write(0, &[2; 4096], false)), (0, 0));
+    }
+    for (args, said) in [
+        (["--floor-iops", "0"], "no reads and writes of tank/mail are guaranteed\n"),
+        (["--floor-bandwidth", "1M"], "tank/mail gets at least 1 MiB/s under sufficient load\n"),
+        (["--latency", "0"], "reads and writes of tank/mail have no latency target\n"),
+        (["--latency", "70"], "reads and writes of tank/mail have a latency target of 70 us\n"),
+    ] {
+        assert_eq!(place.run(&[&["volume", "set", "drives/mail"][..], &args].concat()).ok().text(), said);
+    }
+    place.run(&["volume", "set", "drives/mail", "--bandwidth", "4K"]).fails_with(&["a floor is above"]);
+    let listed = place.json(&["volume", "list", "drives"]);
+    let mail = &listed["volumes"][0];
+    assert_eq!((&mail["floors"]["bytes_per_second"], &mail["latency_us"]), (&(1 << 20).into(), &70.into()));
+    assert_eq!(mail["limits"]["bytes_per_second"], Value::Null);
+    let text = place.run(&["volume", "list", "drives"]).ok().text();
+    assert!(text.contains(" FLOORS ") && text.contains(" 1 MiB/s ") && text.contains(" 70 us "), "{text}");
+}
+
+#[test]
 fn limited_volume_waits_without_blocking_flush_and_others() {
     let place = place();
     place.run(&["volume", "create", "drives/mail", "--size", "1G", "--iops", "1"]).ok();
