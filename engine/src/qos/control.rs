@@ -192,7 +192,7 @@ impl QosControl {
         clients.for_each(|client| _ = client.seen(now_us));
     }
 
-    /// Evaluates and updates throttling, if a look is due: at most once in [`LOOK_EVERY_US`]. Clients come with their
+    /// Evaluates and updates throttling, if a look is due: at most once in 10 ms. Clients come with their
     /// weights.
     pub fn look<'a>(&self, now_us: u64, clients: impl Iterator<Item = (&'a QosState, u32)> + Clone) {
         let Some(mut throttle) = self.throttle.get() else {
