@@ -3,6 +3,7 @@
 
 use crate::support::{
     array::run,
+    pool::new,
     volume::block,
     zrwa_volume::{Running, Scene},
 };
@@ -12,10 +13,10 @@ use emu::{
 };
 use engine::{
     array::{Array, Drive},
-    buf::BLOCK,
+    buf::{BLOCK, Buf},
     device::ZonedDevice,
     runtime::Runtime,
-    volume::{Volume, VolumeOptions},
+    volume::{self, NewSnapshot, Opened, Pool, PoolShape, Volume, VolumeCreateOptions, VolumeOptions},
 };
 use std::{cell::Cell, rc::Rc};
 
@@ -41,6 +42,54 @@ fn warm_scene() -> (Scene, Vec<(u64, u8)>) {
     let contents = warm(&running);
     running.kill();
     (scene, contents)
+}
+
+/// A cell whose block a snapshot keeps, and which the volume, or an earlier snapshot, gets from it.
+#[test]
+fn cells_pass_from_snapshots_to_others() {
+    for is_merged in [false, true] {
+        let scene = Scene::without_volume((4, 1), 4, 640);
+        let runtime = Runtime::new();
+        let array = Rc::new(run(&runtime, Array::assemble(&runtime, scene.there(&[]))).unwrap());
+        let pool = Some(PoolShape { extent_blocks: 32, slots: 8 });
+        let options = VolumeCreateOptions { uuid: [5; 16], pool, ..Default::default() };
+        run(&runtime, Pool::create(&runtime, array.clone(), options)).unwrap();
+        let opened = run(&runtime, volume::open(&runtime, array.clone(), VolumeOptions::default())).unwrap();
+        let Opened::Pool(pool) = opened else { panic!("a pool is taken for a volume") };
+        let volume = run(&runtime, pool.add(new("a"))).unwrap();
+        let running = Running { runtime, array, volume };
+        let contents = warm(&running);
+        let snapshot = |name: &str| {
+            let new = NewSnapshot { volume: "a".into(), name: name.into(), uuid: [7; 16] };
+            run(&running.runtime, pool.snapshot(vec![new])).unwrap();
+        };
+        if is_merged {
+            snapshot("earlier");
+            // The earlier snapshot has an extent, and no entries for the cells.
+            running.write(20, 1);
+        }
+        snapshot("later");
+        (0..HOT).for_each(|at| running.write(at, 50));
+        let (keeper, what) = match is_merged {
+            true => {
+                run(&running.runtime, pool.remove_snapshot("a", "later")).unwrap();
+                ("a@earlier", "in the earlier snapshot")
+            }
+            false => {
+                run(&running.runtime, pool.roll_back("a", "later")).unwrap();
+                ("a", "in the volume")
+            }
+        };
+        run(&running.runtime, pool.space().flush()).unwrap();
+        let (Running { runtime, array, .. }, volume) = (running, pool.find(keeper).unwrap());
+        for (at, byte) in contents {
+            let data = run(&runtime, volume.read(at, Buf::zeroed(BLOCK))).unwrap();
+            assert!(data[..] == block(byte)[..], "block {at} {what}");
+        }
+        run(&runtime, pool.space().audit()).unwrap();
+        runtime.clear();
+        drop(array);
+    }
 }
 
 #[test]

@@ -332,15 +332,16 @@ impl VolumeState {
                 }
                 (EntryKind::Merge { .. }, Some(other)) if theirs != 0 => {
                     self.passed_on += 1;
-                    self.set(other, 0);
+                    // A cell without an entry would be free after the next flush: it has both for a moment.
                     if self.known(block) == 0 {
                         self.set(block, theirs);
                     }
+                    self.set(other, 0);
                 }
                 (EntryKind::Return { .. }, Some(other)) if theirs != 0 => {
                     self.passed_on += 1;
-                    self.set(other, 0);
                     self.set(block, if theirs == HOLE { 0 } else { theirs });
+                    self.set(other, 0);
                 }
                 _ => {}
             }

@@ -36,17 +36,24 @@ pub struct Running {
 
 impl Scene {
     /// A volume on new drives with zones of `capacity` blocks.
-    pub fn new((members, parities): (usize, usize), chunk: u64, capacity: u64) -> Scene {
+    pub fn new(shape: (usize, usize), chunk: u64, capacity: u64) -> Scene {
+        let scene = Scene::without_volume(shape, chunk, capacity);
+        let runtime = Runtime::new();
+        let array = Rc::new(run(&runtime, Array::assemble(&runtime, scene.there(&[]))).unwrap());
+        let made = VolumeCreateOptions { uuid: [5; 16], ..Default::default() };
+        run(&runtime, Volume::create(&runtime, array, made)).unwrap();
+        runtime.clear();
+        scene
+    }
+
+    /// An array on new drives with zones of `capacity` blocks.
+    pub fn without_volume((members, parities): (usize, usize), chunk: u64, capacity: u64) -> Scene {
         let shape = Geometry { max_transfer_blocks: 32, ..geometry(26, capacity, 14) };
         let drives = (0..members).map(|_| EmulatedDrive::in_memory(&shape)).collect();
         let scene = Scene { drives, parities };
         let runtime = Runtime::new();
         let of = CreateOptions { policy: Some(Policy::Zrwa), parities, ..options(chunk) };
         run(&runtime, Array::create(&runtime, of, scene.there(&[]))).unwrap();
-        let array = Rc::new(run(&runtime, Array::assemble(&runtime, scene.there(&[]))).unwrap());
-        let made = VolumeCreateOptions { uuid: [5; 16], ..Default::default() };
-        run(&runtime, Volume::create(&runtime, array, made)).unwrap();
-        runtime.clear();
         scene
     }
 
