@@ -47,10 +47,7 @@ pub(super) fn begun(world: &mut VolumeWorld, kind: VolumeOpKind) {
         _ => return,
     };
     world.model.guarantees.changes += 1;
-    let permitted = world.model.guarantees.of(number);
-    if !permitted.contains(&blocks) {
-        permitted.push(blocks);
-    }
+    world.model.guarantees.of(number).push(blocks);
 }
 
 /// Records that a change of a guarantee has ended.
@@ -63,10 +60,13 @@ pub(super) fn ended(world: &mut VolumeWorld, kind: VolumeOpKind, is_set: bool) -
     if is_set && found != blocks || !permitted.contains(&found) {
         return Err(Failure(format!("{found} blocks are guaranteed to volume {number}, after {kind:?}")));
     }
-    *permitted = vec![found];
     if !is_set {
+        // An earlier change that failed may be in the record.
+        let refused = permitted.iter().rposition(|permitted| *permitted == blocks);
+        refused.into_iter().for_each(|place| _ = permitted.remove(place));
         return Ok(());
     }
+    *permitted = vec![found];
     world.counts.own.guarantees += 1;
     let all: u64 = (0..volume.volumes_of_pool()).map(|number| volume.guaranteed(number)).sum();
     let (usable, is_whole) = world
