@@ -31,7 +31,7 @@ use emu::{
     ssd::{Model, NullDrive},
 };
 use engine::{
-    array::{Array, CHECKSUM_GROUP_BLOCKS, CreateOptions, Drive},
+    array::{Array, CreateOptions, Drive},
     buf::{BLOCK, Buf},
     code::{
         self,
@@ -71,20 +71,8 @@ const COPY_BYTES: usize = 64 << 20;
 
 /// Options of the array with this number of parities.
 fn options_with(parities: usize) -> CreateOptions {
-    CreateOptions {
-        group_blocks: 0,
-        spare_zones: None,
-        checksums: false,
-        checksum_group_blocks: CHECKSUM_GROUP_BLOCKS,
-        name: "bench".into(),
-        uuid: [1; 16],
-        chunk_blocks: (CHUNK_BYTES / BLOCK) as u64,
-        zone_size_blocks: None,
-        parities,
-        policy: None,
-        host: [0; 16],
-        autostart: false,
-    }
+    let chunk_blocks = (CHUNK_BYTES / BLOCK) as u64;
+    CreateOptions { chunk_blocks, parities, ..CreateOptions::new("bench", [1; 16]) }
 }
 
 /// Rows of `zoneraid bench`, and parts of `zoneraid bench --volume`, that can be measured alone (`--row`).

@@ -18,10 +18,10 @@ use std::{
 };
 
 /// Exported bytes that are read and written, all of them once before the measurement.
-const SPAN: &str = if cfg!(debug_assertions) { "16M" } else { "512M" };
+const SPAN_BYTES: u64 = if cfg!(debug_assertions) { 16 << 20 } else { 512 << 20 };
 /// Bytes of the requests of a round.
-const SMALL: &str = if cfg!(debug_assertions) { "4M" } else { "256M" };
-const LARGE: &str = if cfg!(debug_assertions) { "16M" } else { "2G" };
+const SMALL_BYTES: u64 = if cfg!(debug_assertions) { 4 << 20 } else { 256 << 20 };
+const LARGE_BYTES: u64 = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 30 };
 /// Time limit for the start of a server.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Package with the client.
@@ -42,7 +42,7 @@ struct PeerComparison {
 #[derive(Default, Serialize)]
 struct ServerCosts {
     server: &'static str,
-    /// Command that installs what is missing; `None` if the server was measured.
+    /// Command that installs the missing programs, the server or fio; `None` if the server was measured.
     install: Option<String>,
     /// 4 KiB at random places, queue depth 32.
     write_4k_ns: Option<f64>,
@@ -82,7 +82,7 @@ impl Served {
         }
     }
 
-    /// Command that installs what is missing to measure this server.
+    /// Command that installs this server and fio, as far as they are missing; `None` if both are installed.
     fn install(self) -> Option<String> {
         let client = Some((CLIENT_PACKAGE, CLIENT_PACKAGE));
         let missing =
@@ -95,8 +95,7 @@ impl Served {
     fn command(self, dir: &Path, socket: &Path) -> Result<Command> {
         let file = dir.join("disk");
         if self.package().is_some() {
-            let bytes = if cfg!(debug_assertions) { 16 << 20 } else { 512 << 20 };
-            std::fs::File::create(&file)?.set_len(bytes)?;
+            std::fs::File::create(&file)?.set_len(SPAN_BYTES)?;
         }
         Ok(match self {
             Served::Zoneraid => {
@@ -197,7 +196,7 @@ impl RunningServer {
         fio.args([&format!("--rw={}", job.kind), &format!("--bs={}", job.bytes)]);
         fio.args([
             &format!("--iodepth={}", job.depth),
-            &format!("--size={SPAN}"),
+            &format!("--size={SPAN_BYTES}"),
             &format!("--io_size={}", job.all),
         ]);
         let output = fio.stdin(Stdio::null()).output().context("fio cannot be started")?;
@@ -238,13 +237,13 @@ struct FioJob {
     bytes: &'static str,
     depth: usize,
     /// Bytes of all requests.
-    all: &'static str,
+    all: u64,
 }
 
-const FILL: FioJob = FioJob { kind: "write", bytes: "1M", depth: 8, all: SPAN };
-const WRITE_4K: FioJob = FioJob { kind: "randwrite", bytes: "4k", depth: 32, all: SMALL };
-const READ_4K: FioJob = FioJob { kind: "randread", bytes: "4k", depth: 32, all: SMALL };
-const READ_1M: FioJob = FioJob { kind: "read", bytes: "1M", depth: 8, all: LARGE };
+const FILL: FioJob = FioJob { kind: "write", bytes: "1M", depth: 8, all: SPAN_BYTES };
+const WRITE_4K: FioJob = FioJob { kind: "randwrite", bytes: "4k", depth: 32, all: SMALL_BYTES };
+const READ_4K: FioJob = FioJob { kind: "randread", bytes: "4k", depth: 32, all: SMALL_BYTES };
+const READ_1M: FioJob = FioJob { kind: "read", bytes: "1M", depth: 8, all: LARGE_BYTES };
 
 fn measure(served: Served, rounds: usize) -> Result<ServerCosts> {
     let server = served.name();

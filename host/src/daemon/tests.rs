@@ -39,20 +39,7 @@ fn daemon_in(dir: &Path, parities: usize) -> Rc<Daemon> {
         EmulatedDrive::create_image(&image(dir, number), &model, [number; 16]).unwrap();
         OpenDrive::open(&reactor, &image(dir, number)).unwrap().drive()
     };
-    let options = CreateOptions {
-        name: "tank".into(),
-        uuid: [7; 16],
-        chunk_blocks: 16,
-        zone_size_blocks: None,
-        parities,
-        policy: None,
-        group_blocks: 0,
-        spare_zones: Some(0),
-        checksums: false,
-        checksum_group_blocks: 1008,
-        host: [0; 16],
-        autostart: false,
-    };
+    let options = CreateOptions { parities, spare_zones: Some(0), ..CreateOptions::new("tank", [7; 16]) };
     let made = Array::create(reactor.runtime(), options, (0..MEMBERS).map(open).collect());
     drop(reactor.wait(made).unwrap().unwrap());
     reactor.runtime().clear();

@@ -63,10 +63,13 @@ async fn serve_new(
     report(daemon, on, name)
 }
 
-/// Serves a volume as the others are served: to NBD clients, or by a block device.
+/// Serves a volume or a snapshot as the others are served: to NBD clients, or by a block device; snapshots get none.
 async fn serve(daemon: &Rc<Daemon>, on: Option<&str>, name: &str, volume: Volume) -> Result<()> {
     if let Some(server) = &*daemon.nbd.borrow() {
         server.add(name.into(), volume);
+        return Ok(());
+    }
+    if volume.is_snapshot() {
         return Ok(());
     }
     serve::serve_volume(daemon, on, volume).await
@@ -74,16 +77,14 @@ async fn serve(daemon: &Rc<Daemon>, on: Option<&str>, name: &str, volume: Volume
 
 /// Makes snapshots of volumes. NBD clients can read them at once; they get no block devices.
 pub(super) async fn snapshot_volumes(
-    daemon: &Daemon,
+    daemon: &Rc<Daemon>,
     on: Option<&str>,
     names: &[SnapshotName],
 ) -> Result<Vec<SnapshotReport>> {
     let _turn = daemon.administration.take().await;
     let snapshots = pool(daemon, on)?.snapshot(names).await?;
-    if let Some(server) = &*daemon.nbd.borrow() {
-        for (name, snapshot) in names.iter().zip(&snapshots) {
-            server.add(name.to_string(), snapshot.clone());
-        }
+    for (name, snapshot) in names.iter().zip(&snapshots) {
+        serve(daemon, on, &name.to_string(), snapshot.clone()).await?;
     }
     Ok(snapshots.iter().map(pool::snapshot_report).collect())
 }
@@ -113,18 +114,14 @@ pub(super) async fn remove_volume(
     let _turn = daemon.administration.take().await;
     let pool = pool(daemon, on)?;
     let volume = pool.doomed(name, yes)?;
-    let (array, is_snapshot) = (&pool.array, volume.is_snapshot());
+    let array = &pool.array;
     stop_serving(daemon, on, array, name, &volume).await?;
     let Err(error) = pool.remove(name).await else { return Ok(()) };
     if pool.find(name).is_err() {
         let left = format!("'{array}/{name}' is removed, and still takes space until the next start");
         return Err(error.context(left));
     }
-    let served = match daemon.nbd.borrow().is_none() && is_snapshot {
-        true => Ok(()),
-        false => serve(daemon, on, name, volume).await,
-    };
-    let served = served.context("it is not served until the next start");
+    let served = serve(daemon, on, name, volume).await.context("it is not served until the next start");
     both(Err(error), served).with_context(|| format!("'{array}/{name}' is not removed"))
 }
 
@@ -192,7 +189,7 @@ pub(super) async fn roll_back(
     };
     let mut result = returned.await;
     for (name, volume) in stopped {
-        if pool.find(&name).is_ok() && (daemon.nbd.borrow().is_some() || !volume.is_snapshot()) {
+        if pool.find(&name).is_ok() {
             let served = serve(daemon, on, &name, volume).await;
             let left = || format!("'{array}/{name}' is not served until the next start");
             result = both(result, served.with_context(left));

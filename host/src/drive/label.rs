@@ -170,20 +170,7 @@ mod tests {
         };
         assert_eq!(run(&drives[0]), Content::Blank);
         assert_eq!(drives[0].reported.get(), ZONES);
-        let options = CreateOptions {
-            group_blocks: 0,
-            spare_zones: None,
-            checksums: false,
-            checksum_group_blocks: 1008,
-            name: "tank".into(),
-            uuid: [1; 16],
-            chunk_blocks: 16,
-            zone_size_blocks: None,
-            parities: 1,
-            policy: None,
-            host: [0; 16],
-            autostart: false,
-        };
+        let options = CreateOptions::new("tank", [1; 16]);
         let members = drives.iter().map(|drive| Drive { name: "a".into(), device: drive.clone() }).collect();
         runtime.block_on(Array::create(&runtime, options, members), || false).unwrap().unwrap();
         let Content::Member(label) = run(&drives[2]) else { panic!("no member") };

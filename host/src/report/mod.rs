@@ -824,20 +824,7 @@ mod tests {
         let runtime = reactor.runtime();
         let device = || Rc::new(EmulatedDrive::in_memory(&geometry));
         let drives = ["a", "b", "c"].map(|name| Drive { name: name.into(), device: device() }).into();
-        let options = CreateOptions {
-            group_blocks: 0,
-            spare_zones: None,
-            checksums: false,
-            checksum_group_blocks: 1008,
-            name: "tank".into(),
-            uuid: [1; 16],
-            chunk_blocks: 16,
-            zone_size_blocks: None,
-            parities: 1,
-            policy: None,
-            host: [0; 16],
-            autostart: false,
-        };
+        let options = CreateOptions::new("tank", [1; 16]);
         let (array, device) = (Array::create(runtime, options, drives), device());
         let array = reactor.wait(array).unwrap().unwrap();
         let created = Volume::create(runtime, device.clone(), VolumeCreateOptions::default());

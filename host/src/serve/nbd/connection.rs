@@ -81,7 +81,7 @@ impl Job {
         REQUEST_COST + bytes.min(SHARED_PIECE_BYTES)
     }
 
-    /// What it takes of the limits of its connection.
+    /// Its share of the limits of its connection.
     pub fn share(&self) -> JobShare {
         // Zeros that are written, and searches of the map, take less memory than this.
         let read_bytes = match self.request.work {
@@ -479,9 +479,15 @@ impl NbdConnection {
 
     /// Sends a message of the negotiation.
     async fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.send_all(|| std::iter::once(message)).await
+    }
+
+    /// Sends all of these parts of a message.
+    async fn send_all<'p, P: Iterator<Item = &'p [u8]>>(&self, parts: impl Fn() -> P) -> io::Result<()> {
+        let bytes: usize = parts().map(<[u8]>::len).sum();
         let mut sent = 0;
-        while sent < message.len() {
-            match rustix::net::send(&*self.socket, &message[sent..], rustix::net::SendFlags::NOSIGNAL) {
+        while sent < bytes {
+            match send_parts(&*self.socket, parts(), sent, COPIED_BYTES) {
                 Ok(count) => {
                     sent += count;
                     self.give_way(count).await;
@@ -572,19 +578,7 @@ impl NbdConnection {
 
     /// Sends a part of a reply, for the holder of the turn.
     pub async fn send_now(&self, head: Option<&ReplyHead>, body: &ReplyBody) -> io::Result<()> {
-        let parts = || head.map(|head| &head[..]).into_iter().chain(body.parts());
-        let bytes: usize = parts().map(<[u8]>::len).sum();
-        let mut sent = 0;
-        while sent < bytes {
-            match send_parts(&*self.socket, parts(), sent, COPIED_BYTES) {
-                Ok(count) => {
-                    sent += count;
-                    self.give_way(count).await;
-                }
-                Err(error) => self.wait(error, libc::POLLOUT).await?,
-            }
-        }
-        Ok(())
+        self.send_all(|| head.map(|head| &head[..]).into_iter().chain(body.parts())).await
     }
 
     /// Receives all of `target`, and nothing behind it.

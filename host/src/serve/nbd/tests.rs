@@ -229,7 +229,7 @@ fn nbd_client_that_reads_no_replies_holds_bounded_memory() {
     }
 }
 
-/// Requests in any state when the client hangs up: not received completely, queued, with replies that nobody reads.
+/// Requests in any state when the client hangs up: received in part, queued, or with unread replies.
 #[test]
 fn nbd_hang_up_in_any_state_releases_connection() {
     let Some(rig) = Rig::new() else { return };

@@ -24,11 +24,8 @@ pub(super) async fn perform(
     let at = at.ok_or(Status::LbaOutOfRange)?;
     let writes_zeros =
         || operation == UblkOperation::WriteZeroes && request.keeps_room && volume.writes_zeros();
-    let mut counted = match operation {
-        UblkOperation::Read | UblkOperation::Write => volume.admit(bytes, || false).await,
-        _ if writes_zeros() => volume.admit(bytes, || false).await,
-        _ => None,
-    };
+    let is_limited = matches!(operation, UblkOperation::Read | UblkOperation::Write) || writes_zeros();
+    let mut counted = if is_limited { volume.admit(bytes, || false).await } else { None };
     match operation {
         UblkOperation::Read => {
             let (data, inside) = volume.read(at, bytes).await?;
