@@ -6,7 +6,7 @@
 //! nothing may be written.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, is_zero},
     device::{Command, DeviceError, Status, ZonedDevice},
     zone::{Lba, ZoneInfo, ZoneState},
 };
@@ -101,7 +101,7 @@ pub async fn presence(
             let lba = Lba(device.geometry().start(info.zone).0 + at);
             let is_unwritten = Cell::new(false);
             let verify = |block: &[u8]| {
-                is_unwritten.set(info.state == ZoneState::ReadOnly && block.iter().all(|byte| *byte == 0));
+                is_unwritten.set(info.state == ZoneState::ReadOnly && is_zero(block));
                 is_own(is_head, block).then_some(())
             };
             match read_verified(device, lba, verify).await {

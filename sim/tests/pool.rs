@@ -278,11 +278,11 @@ fn pools_offer_most_of_their_device() {
     for (geometry, percent) in [(large, 85), (small, 70), (sharded, 85)] {
         let device = emu::ssd::NullDrive::new(geometry.clone());
         let options = Pool::options(&device, VolumeCreateOptions::default()).unwrap();
-        let (blocks, pool) = (options.blocks.unwrap(), options.pool.unwrap());
-        let plan = VolumePlan::of_pool(&geometry, blocks, options.shards, pool).unwrap();
+        let plan = VolumePlan::of_pool(&geometry, options.blocks, options.shards, options.pool).unwrap();
         let space = geometry.zones as u64 * geometry.zone_capacity_blocks;
         assert!(plan.usable >= space / 100 * percent, "{} of {space} blocks", plan.usable);
-        assert!(pool.extent_blocks <= 32 * 672, "extents of {} blocks", pool.extent_blocks);
+        let extent_blocks = options.pool.unwrap().extent_blocks;
+        assert!(extent_blocks <= 32 * 672, "extents of {extent_blocks} blocks");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is promised to a client, and what it may use at most.
+//! Terms of a client: rate limits, floors, latency class.
 
 use crate::qos::limit::Rates;
 

@@ -5,7 +5,7 @@
 //! everything else, so it counts as obsolete only if something else proves that.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, is_zero},
     device::{Command, Completion, DeviceError, Status, ZonedDevice},
     evidence::{Presence, presence, read_verified, reread_verified},
     frame::{FrameError, PAYLOAD_BYTES},
@@ -119,7 +119,7 @@ impl DeviceScan {
         let is_known = (end as u64) < capacity;
         while end > least && !is_known {
             match self.read(zone, end - 1, 1).await {
-                Ok(block) if block.iter().any(|byte| *byte != 0) => break,
+                Ok(block) if !is_zero(&block) => break,
                 // An unreadable block was written.
                 Err(DeviceError::Status(Status::UnrecoveredReadError)) => break,
                 Ok(_) | Err(DeviceError::Status(Status::DeallocatedBlock)) => end -= 1,
@@ -393,7 +393,7 @@ impl DeviceScan {
     async fn is_unwritten(&self, zone: u32) -> Result<bool, DeviceError> {
         for at in 0..self.written(zone) {
             match self.read(zone, at, 1).await {
-                Ok(block) if block.iter().all(|byte| *byte == 0) => (),
+                Ok(block) if is_zero(&block) => (),
                 Err(DeviceError::Status(Status::DeallocatedBlock)) => (),
                 Ok(_) | Err(DeviceError::Status(Status::UnrecoveredReadError)) => return Ok(false),
                 Err(error) => return Err(error),

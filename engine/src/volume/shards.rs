@@ -127,28 +127,20 @@ impl VolumePlan {
     /// # Errors
     /// When the device cannot carry such a volume.
     pub fn of(geometry: &Geometry, blocks: Option<u64>, shards: Option<u32>) -> Result<VolumePlan, NoVolume> {
-        VolumePlan::in_turn(geometry, blocks, shards, None)
+        VolumePlan::of_pool(geometry, blocks, shards, None)
     }
 
-    /// As [`VolumePlan::of`], of the blocks of a pool with such extents.
+    /// As [`VolumePlan::of`], of the blocks of a pool with such extents, or of a volume without a pool.
     ///
     /// # Errors
-    /// When the device cannot carry such a pool.
+    /// When the device cannot carry it.
     pub fn of_pool(
-        geometry: &Geometry,
-        blocks: u64,
-        shards: Option<u32>,
-        pool: PoolShape,
-    ) -> Result<VolumePlan, NoVolume> {
-        VolumePlan::in_turn(geometry, Some(blocks), shards, Some(pool.extent_blocks))
-    }
-
-    fn in_turn(
         geometry: &Geometry,
         blocks: Option<u64>,
         shards: Option<u32>,
-        extent_blocks: Option<u32>,
+        pool: Option<PoolShape>,
     ) -> Result<VolumePlan, NoVolume> {
+        let extent_blocks = pool.map(|pool| pool.extent_blocks);
         let most = u32::MAX as u64;
         if let Some(blocks) = blocks.filter(|blocks| *blocks > MOST_BLOCKS) {
             return Err(NoVolume::Size { blocks });
@@ -236,11 +228,11 @@ pub async fn create(
     device: Rc<dyn ZonedDevice>,
     options: VolumeCreateOptions,
 ) -> Result<(), VolumeError> {
-    let extent_blocks = options.pool.map(|pool| pool.extent_blocks);
-    let plan = VolumePlan::in_turn(device.geometry(), options.blocks, options.shards, extent_blocks)?;
+    let plan = VolumePlan::of_pool(device.geometry(), options.blocks, options.shards, options.pool)?;
     if plan.shards > 1 {
         check_empty(runtime, &device, plan.shards).await?;
     }
+    let extent_blocks = options.pool.map(|pool| pool.extent_blocks);
     let map = ShardMap::new(plan.shards, plan.blocks, extent_blocks);
     for shard in (0..plan.shards as usize).rev() {
         let part = part_of(runtime, &device, shard, plan.shards);

@@ -154,6 +154,12 @@ impl ThinSpace {
         (&self.0.cores[shard], place)
     }
 
+    /// The shard with an extent of a pool, and the number of the extent there. The first shard if extents may be in two.
+    pub fn find_extent(&self, extent: u32) -> (&VolumeCore, u32) {
+        let shards = self.extent_shards();
+        (&self.0.cores[(extent % shards) as usize], extent / shards)
+    }
+
     /// The number of the block at `at` in this shard; `None` if it is in another one.
     pub fn place_in(&self, shard: usize, at: u64) -> Option<u64> {
         let (of_block, place, _) = self.0.map.find(at);
@@ -214,10 +220,9 @@ impl ThinSpace {
 
     /// Records the family of an extent of a pool; 0 for none.
     pub fn set_family(&self, extent: u32, family: u16) {
-        let shards = self.extent_shards();
-        let core = &self.0.cores[(extent % shards) as usize];
+        let (core, extent) = self.find_extent(extent);
         if let Some(extents) = &mut core.state.borrow_mut().space.extents {
-            extents.set_family(extent / shards, family);
+            extents.set_family(extent, family);
         }
     }
 
@@ -389,22 +394,21 @@ impl ThinSpace {
 
     /// As [`ThinSpace::extent`], of a view; the blocks may be fewer than are alike.
     pub async fn extent_of_view(&self, view: &View, most: u64) -> Result<(bool, u64), DeviceError> {
-        let (layers, count) = self.layers_at(view, 0, most).await?;
+        let (layers, mut count) = self.layers_at(view, 0, most).await?;
         match *layers {
-            [] => Ok((false, count)),
-            [at] if view.layers.len() == 1 => match self.extent(at, count).await? {
+            [] => return Ok((false, count)),
+            [at] if view.layers.len() == 1 => {
+                let (is_mapped, alike) = self.extent(at, count).await?;
                 // They may be holes: those of a clone stay when its snapshot has no blocks any more.
-                (true, count) if self.first().kin.get().is_some() => {
-                    let (core, starts) = self.find_all(layers.iter().copied());
-                    request::extent_of_view(core, &starts, count).await
+                if !is_mapped || self.first().kin.get().is_none() {
+                    return Ok((is_mapped, alike));
                 }
-                found => Ok(found),
-            },
-            _ => {
-                let (core, starts) = self.find_all(layers.iter().copied());
-                request::extent_of_view(core, &starts, count).await
+                count = alike;
             }
+            _ => {}
         }
+        let (core, starts) = self.find_all(layers.iter().copied());
+        request::extent_of_view(core, &starts, count).await
     }
 
     /// The last of `blocks` blocks of a view that has data; holes have none.

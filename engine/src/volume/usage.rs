@@ -183,8 +183,7 @@ pub async fn space_use(pool: &PoolCore) -> Result<BTreeMap<u32, SpaceUse>, Volum
 
 /// Counted grains of an extent; 0 for none.
 fn held(pool: &PoolCore, extent: u32) -> u64 {
-    let (core, start) = pool.space.find(pool.layout.start(extent));
-    let in_shard = (start / pool.layout.extent_blocks as u64) as u32;
+    let (core, in_shard) = pool.space.find_extent(extent);
     let state = core.state.borrow();
     state.space.extents.as_ref().filter(|_| extent != 0).map_or(0, |extents| extents.held(in_shard))
 }

@@ -6,7 +6,7 @@ use super::{
     state::{ChecksumInner, SumJob, SumJobParts, SumReader, ZoneSums},
 };
 use crate::{
-    buf::{BLOCK, Buf, BufMut},
+    buf::{BLOCK, Buf, BufMut, is_zero},
     device::{Command, Completion, DeviceError, Done, Status},
     zone::ZoneIndex,
 };
@@ -164,7 +164,7 @@ fn end_load(inner: &ChecksumInner, zone: ZoneIndex, at: u64, done: Done) -> Resu
         gate.open();
     }
     let is_blank = match done.result {
-        Ok(()) => done.data.iter().all(|byte| *byte == 0),
+        Ok(()) => is_zero(&done.data),
         Err(error) => error == Status::DeallocatedBlock.into(),
     };
     if is_blank {
@@ -220,7 +220,7 @@ async fn verify(
     if let Some(result) = compare(inner, zone, at, done, loaded.as_ref()) {
         return result;
     }
-    let is_blank = done.result.is_err() || done.data.iter().all(|byte| *byte == 0);
+    let is_blank = done.result.is_err() || is_zero(&done.data);
     match is_blank && is_behind_end(inner, zone, inner.shape.first(at)).await? {
         true => done.result,
         false => Err(Status::UnrecoveredReadError.into()),

@@ -1,7 +1,7 @@
 //! Determines the verdict on a zone, including its tail, from the parts on the members; only reads.
 
 use crate::{
-    buf::{BLOCK, Buf, BufMut},
+    buf::{BLOCK, Buf, BufMut, is_zero},
     code::decode::{self, Recipe, Sum},
     format::record::{BurnedRange, ZoneRecord},
     raid::{
@@ -324,7 +324,7 @@ impl StripeColumn {
     /// Whether the blocks found are consistent; `None` if they have no redundancy.
     pub fn agrees(&self) -> Option<bool> {
         let checks = decode::checks(self.present(), &self.symbols[..self.found.len()]);
-        checks.map(|check| self.run(&check).iter().all(|byte| *byte == 0)).reduce(|all, this| all && this)
+        checks.map(|check| is_zero(&self.run(&check))).reduce(|all, this| all && this)
     }
 
     /// Removes the wrong symbol of blocks that are not consistent: the only one without which the others are. Returns its

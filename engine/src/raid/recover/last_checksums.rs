@@ -13,7 +13,7 @@
 
 use crate::{
     adapt::checksum::block::{WRONG_SUM, sum_of},
-    buf::{BLOCK, Buf, BufMut},
+    buf::{BLOCK, Buf, BufMut, is_zero},
     code::{decode::Sum, xor},
     device::Completion,
     format::record::{LastChecksums, Record},
@@ -174,7 +174,7 @@ async fn confirm_plan(
             unknown.push((member, data));
         }
     }
-    let is_right = sum.iter().all(|byte| *byte == 0);
+    let is_right = is_zero(&sum);
     for (member, data) in unknown {
         set(raid, zone, member, at, if is_right { sum_of(&data) } else { WRONG_SUM });
     }

@@ -11,7 +11,7 @@
 //! hold their data: each is checked.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, is_zero},
     device::{Command, DeviceError, Done, Status, Zones, Zrwa},
     raid::{
         geometry::{each, physical, subsets},
@@ -92,7 +92,7 @@ async fn cells_of(raid: &Raid, zone: ZoneIndex, tail: u64, mask: u32) -> Vec<Rep
         let mut copies = Vec::new();
         for (member, read) in reads {
             let done = read.await;
-            copies.push((member, Some(done.data).filter(|data| done.result.is_ok() && !is_zeros(data))));
+            copies.push((member, Some(done.data).filter(|data| done.result.is_ok() && !is_zero(data))));
         }
         let any = copies.iter().find_map(|(_, data)| data.clone());
         for (member, data) in copies {
@@ -179,7 +179,7 @@ async fn lacks_a_zrwa(raid: &Raid, zone: ZoneIndex, member: usize, pieces: &[Rep
         let blocks = pieces.iter().flat_map(|piece| (piece.lba.0 - start..).zip(piece.data.chunks(BLOCK)));
         let mut needed = blocks.filter(|(at, _)| zrwa.contains(at)).peekable();
         if needed.peek().is_some()
-            && needed.all(|(_, data)| is_zeros(data))
+            && needed.all(|(_, data)| is_zero(data))
             && reads_as(raid, zone, member, zrwa).await == Some(ReadsAs::Zeros)
         {
             return true;
@@ -210,7 +210,7 @@ async fn reads_as(raid: &Raid, zone: ZoneIndex, member: usize, blocks: Range<u64
     let mut found = Some(ReadsAs::Zeros);
     for piece in read_ranges(raid, zone, member, &[blocks]).await {
         match piece {
-            Ok(piece) if !is_zeros(&piece.data) => return Some(ReadsAs::Data),
+            Ok(piece) if !is_zero(&piece.data) => return Some(ReadsAs::Data),
             Ok(_) => {}
             Err(error) if error == Status::DeallocatedBlock.into() => {
                 found = found.map(|_| ReadsAs::Unwritten);
@@ -290,8 +290,4 @@ pub async fn revive(raid: &Rc<Raid>, zone: ZoneIndex, tail: &Tail) {
             io::on_parts(raid, zone, 1 << member, "write", |_| write()).await;
         }
     }
-}
-
-fn is_zeros(data: &[u8]) -> bool {
-    data.iter().all(|byte| *byte == 0)
 }

@@ -5,7 +5,7 @@
 //! data nor mark as unwritten: the array decodes such a block from the others.
 
 use crate::{
-    buf::{BLOCK, Buf},
+    buf::{BLOCK, Buf, is_zero},
     device::{DeviceError, Done, Status},
     format::oob::{Content, Mark, SUMMED_OOB_BYTES, data_sum},
     raid::{
@@ -102,8 +102,7 @@ pub fn check(
         let is_left = !begun.is_empty()
             && mark.is_some_and(|mark| is_right && is_left(&raid.layout, begun, (member, at), &mark));
         if !is_right || is_left {
-            let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-            let unwritten = is_left || is_blank(oob) && is_blank(block);
+            let unwritten = is_left || is_zero(oob) && is_zero(block);
             let error = if unwritten { Status::DeallocatedBlock } else { Status::UnrecoveredReadError };
             return Err(error.into());
         }

@@ -1,6 +1,10 @@
 //! Whether blocks of a stripe agree with its parities.
 
-use crate::{buf::Buf, code::decode, raid::geometry::Layout};
+use crate::{
+    buf::{Buf, is_zero},
+    code::decode,
+    raid::geometry::Layout,
+};
 use std::ops::Range;
 
 /// Whether the parts of a row of a complete stripe, by member, agree with each other at `bytes`, without that of the
@@ -20,7 +24,7 @@ pub fn is_consistent(
     decode::checks(present(layout, row, parts, left_out), symbols).all(|check| {
         let sources: Vec<&[u8]> = check.sources().iter().filter_map(|source| part(source.stored)).collect();
         check.run(&mut sum, &sources);
-        sum.iter().all(|byte| *byte == 0)
+        is_zero(&sum)
     })
 }
 
