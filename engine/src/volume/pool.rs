@@ -179,8 +179,8 @@ impl Pool {
     ///
     /// # Errors
     /// When a volume does not exist, is a clone, or is named twice, or a name is taken or invalid; when the pool has no slot
-    /// or no room left, very large zones, or several shards and was made by an earlier version; those of the device. Then some of the snapshots may be there
-    /// if the pool became full.
+    /// or no room left, very large zones, or several shards and was made by an earlier version; those of the device. Then
+    /// some of the snapshots may be there if the pool became full.
     pub async fn snapshot(&self, new: Vec<NewSnapshot>) -> Result<Vec<Volume>, VolumeError> {
         new.iter().try_for_each(|NewSnapshot { name, .. }| check_new_name(name))?;
         let core = self.core.clone();

@@ -2,7 +2,7 @@
 //! copies.
 
 use super::{
-    guarantees,
+    QUIET_EVENTS, guarantees,
     helpers::Helpers,
     load,
     model::{VolumeOp, VolumeOpKind, VolumeWorld},
@@ -123,7 +123,10 @@ fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
 }
 
 /// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
-pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Result<bool, Failure> {
+pub(super) fn take_up(world: &mut VolumeWorld, mut up: Result<Tested, String>) -> Result<bool, Failure> {
+    if world.model.struck_in_recovery {
+        up = after_background_work(world, up)?;
+    }
     if world.model.struck_in_recovery
         && let Err(why) = &up
     {
@@ -142,6 +145,21 @@ pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Re
     guarantees::recovered(world)?;
     choose_codec(world)?;
     Ok(true)
+}
+
+/// The volume, unless work in its background, which goes on when it has come up, has failed.
+fn after_background_work(
+    world: &mut VolumeWorld,
+    up: Result<Tested, String>,
+) -> Result<Result<Tested, String>, Failure> {
+    let Ok(volume) = up else { return Ok(up) };
+    for _ in 0..QUIET_EVENTS {
+        if !step::event(world, false)? {
+            break;
+        }
+    }
+    let failed = volume.status().failed;
+    Ok(failed.map_or(Ok(volume), |error| Err(error.to_string())))
 }
 
 /// Switches compression on or off occasionally; existing data stays as it is.
