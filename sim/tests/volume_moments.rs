@@ -524,6 +524,45 @@ fn volume_hit_rate_counts_pages_once_per_request() {
     assert_eq!(scene.volume.status().map_hit_rate(), Some(6.0 / 10.0));
 }
 
+#[test]
+fn map_of_data_written_in_order_is_in_memory_as_a_whole() {
+    const PAGES: u64 = 40;
+    const BUDGET: u64 = 8;
+    let shape = Geometry { zones: 100, zone_size_blocks: 512, zone_capacity_blocks: 500, ..geometry() };
+    let mut scene = Scene::on(&shape, PAGES * PAGE);
+    (0..PAGES * PAGE).step_by(64).for_each(|at| scene.put(at, &Buf::copy_of(&vec![1; 64 * BLOCK])));
+    scene.stop();
+    scene.restart_as(VolumeOptions { map_pages: Some(BUDGET as usize), ..VolumeOptions::default() }).unwrap();
+    let pages_read = |scene: &Scene| scene.volume.status().pages_read;
+    let read_all = |scene: &Scene, byte| {
+        let before = pages_read(scene);
+        // Not in order; 17 and the number of pages have no common divisor.
+        for page in (0..3 * PAGES).map(|step| step * 17 % PAGES) {
+            assert_eq!(scene.read(page * PAGE + page).unwrap(), byte);
+        }
+        pages_read(scene) - before
+    };
+    assert_eq!(read_all(&scene, 1), PAGES);
+    let status = scene.volume.status();
+    assert_eq!((status.map_cached_pages, status.map_written_pages), (PAGES, PAGES));
+    assert!(
+        status.map_cached_bytes <= status.map_memory_bytes && status.map_memory_bytes < status.map_bytes / 4
+    );
+    // Packed pages are changed, few at a time, and checkpoints write them.
+    for pages in (0..PAGES).collect::<Vec<_>>().chunks(3) {
+        pages.iter().for_each(|page| scene.write(page * PAGE + page, 2));
+        scene.stop();
+    }
+    assert_eq!((pages_read(&scene), read_all(&scene, 2)), (PAGES, 0));
+    // Single blocks of later writes in between: most pages are read again and again.
+    (0..PAGES * PAGE).step_by(2).for_each(|at| scene.write(at, 2));
+    scene.stop();
+    scene.restart_as(VolumeOptions { map_pages: Some(BUDGET as usize), ..VolumeOptions::default() }).unwrap();
+    assert!(read_all(&scene, 2) > 2 * PAGES);
+    let status = scene.volume.status();
+    assert!(status.map_cached_pages <= BUDGET && status.map_cached_bytes <= status.map_memory_bytes);
+}
+
 /// A drive with a volatile cache that checks the order in which zones are begun.
 struct Witness {
     device: Rc<dyn ZonedDevice>,

@@ -453,7 +453,7 @@ impl VolumeCore {
                         state.wanted = state.wanted.max(next);
                     }
                     None
-                } else if place == 0 {
+                } else if state.map.unpack(page) || place == 0 {
                     return Ok(());
                 } else {
                     Some(place).filter(|_| state.loading.insert(page))
@@ -492,7 +492,7 @@ impl VolumeCore {
         let mut state = self.state.borrow_mut();
         let place = state.map.place(page);
         let has_room = need == Need::Pressing || state.map.has_room_for(state.loading.len() + 1);
-        if state.map.is_here(page) || place == 0 || !has_room || !state.loading.insert(page) {
+        if state.map.is_known(page) || !has_room || !state.loading.insert(page) {
             return None;
         }
         drop(state);
@@ -688,8 +688,10 @@ impl VolumeCore {
             discarded: state.discarded,
             checkpoints: state.done,
             map_bytes: bytes_in(state.map.directory().len()),
-            map_memory_bytes: bytes_in(state.map.most_in_memory()),
-            map_cached_bytes: bytes_in(state.map.in_memory()),
+            map_memory_bytes: state.map.most_bytes(),
+            map_cached_bytes: state.map.bytes(),
+            map_cached_pages: state.map.in_memory() as u64,
+            map_written_pages: state.map.written() as u64,
             pages_read: state.pages_read,
             page_lookups: state.page_lookups,
             page_hits: state.page_hits,

@@ -6,13 +6,16 @@
 //! written the page.
 //!
 //! A lookup of a random block costs a miss of the processor's caches, or two, so pages take as little memory as
-//! possible: 4 bytes per block, and 2 more where there are pieces that are not whole blocks.
+//! possible: 4 bytes per block, and 2 more where there are pieces that are not whole blocks. A page that is evicted is
+//! *packed* ([`super::packed`]) if that makes it much smaller, as for data that was written in order: such a map fits into
+//! memory as a whole although its budget has room for a small part of its pages.
 
 use crate::{
     runtime::work,
     volume::{
         address::{self, Address},
         format::FANOUT,
+        packed::{PAGE_BYTES, PackedPages, Renumbered},
     },
 };
 use std::collections::BTreeMap;
@@ -56,20 +59,32 @@ const SKIPPED_PER_UNIT: u32 = 16;
 /// of a busy page are combined into one write of it. The unchanged pages serve reads in the meantime.
 const SHARE: usize = 16;
 
+/// Of the budget of a map that does not fit into it, one part in so many is for packed pages alone.
+const PACKED_SHARE: usize = 8;
+
+/// In [`PagedMap::numbers`], the bit of a packed page.
+const PACKED: u32 = 1 << 31;
+
 /// The L2P map in pages, with a limited number of them in memory.
 pub struct PagedMap {
     /// The places of the pages on the device.
     directory: Vec<Address>,
-    /// The slot of each page, from 1; 0 if it is not in memory.
-    slots_by_page: Vec<u32>,
+    /// The slot of each page, from 1; the number of a packed page, with [`PACKED`]; 0 if it is not in memory.
+    numbers: Vec<u32>,
     slots: Vec<PageSlot>,
     /// The entries of the pages, slot by slot.
     tables: Vec<Tables>,
+    /// Evicted pages in little memory; the entries of each are those on the device.
+    packed: PackedPages,
     /// Entries at the cut of frozen pages that were changed after it.
     at_cut: BTreeMap<u32, Box<[Address]>>,
-    /// Budget: maximum number of slots. It is exceeded only if every page in memory is changed, frozen or
-    /// pinned.
+    /// Budget for slots and packed pages, in pages that are not packed.
+    budget: usize,
+    /// Maximum number of slots. It is exceeded only if every page in a slot is changed, frozen or pinned.
     most: usize,
+    /// Number of slots up to which a page gets a new one. From there on, evicted pages that can be packed make room, and
+    /// each makes the slots fewer if there are more.
+    few: usize,
     /// Number of changed pages above which a checkpoint is due.
     most_changed: usize,
     /// Clock hand: the slot that is examined next for eviction.
@@ -84,6 +99,8 @@ pub struct PagedMap {
     changed: usize,
     /// Number of frozen pages that were not changed after the cut.
     only_frozen: usize,
+    /// Number of pages that have a place on the device.
+    written: usize,
     /// Changed pages that have no place in the next checkpoint yet.
     unlaid: Vec<u32>,
     /// The last page that was looked up, and its slot: the next lookup is mostly of the same one.
@@ -96,18 +113,22 @@ fn first_of(slot: usize) -> usize {
 }
 
 impl PagedMap {
-    /// A map of `blocks` blocks with its pages at the places in `directory`. At most `most` pages may be in memory, and
-    /// `most_changed` of them should be changed.
-    pub fn new(blocks: u64, directory: Vec<Address>, (most, most_changed): (usize, usize)) -> PagedMap {
+    /// A map of `blocks` blocks with its pages at the places in `directory`. The pages in memory may take as much of it as
+    /// `budget` pages that are not packed, and `most_changed` of them should be changed.
+    pub fn new(blocks: u64, directory: Vec<Address>, (budget, most_changed): (usize, usize)) -> PagedMap {
         let pages = blocks.div_ceil(FANOUT) as usize;
         assert_eq!(directory.len(), pages, "places of pages, and pages of {blocks} blocks");
-        PagedMap {
+        let mut map = PagedMap {
+            written: directory.iter().filter(|place| **place != 0).count(),
             directory,
-            slots_by_page: vec![0; pages],
+            numbers: vec![0; pages],
             slots: Vec::new(),
             tables: Vec::new(),
+            packed: PackedPages::default(),
             at_cut: BTreeMap::new(),
-            most: most.max(2),
+            budget,
+            most: 0,
+            few: 0,
             most_changed,
             hand: 0,
             interval: 1,
@@ -116,11 +137,20 @@ impl PagedMap {
             only_frozen: 0,
             unlaid: Vec::new(),
             last: (u32::MAX, 0),
-        }
+        };
+        map.share_budget();
+        map
     }
 
-    /// Adds unmapped blocks, up to `blocks`; `most` pages may be in memory then.
-    pub fn grow(&mut self, blocks: u64, most: usize) {
+    /// Divides the budget among slots and packed pages. If all pages fit, they are in slots.
+    fn share_budget(&mut self) {
+        let all_fit = self.directory.len() <= self.budget;
+        let share = |part| if all_fit { self.budget } else { self.budget - self.budget.div_ceil(part) };
+        (self.most, self.few) = (share(PACKED_SHARE).max(2), share(2).max(2));
+    }
+
+    /// Adds unmapped blocks, up to `blocks`; the budget is at least `budget` then.
+    pub fn grow(&mut self, blocks: u64, budget: usize) {
         let pages = PagedMap::pages(blocks) as usize;
         assert!(
             pages >= self.directory.len(),
@@ -128,8 +158,9 @@ impl PagedMap {
             self.directory.len()
         );
         self.directory.resize(pages, 0);
-        self.slots_by_page.resize(pages, 0);
-        self.most = self.most.max(most);
+        self.numbers.resize(pages, 0);
+        self.budget = self.budget.max(budget);
+        self.share_budget();
     }
 
     /// Pages of a map of `blocks` blocks.
@@ -149,6 +180,9 @@ impl PagedMap {
         if let Some(slot) = self.slot(page as u32) {
             return Some(self.entry(slot, index as usize));
         }
+        if let Some(number) = self.number_packed(page as u32) {
+            return Some(self.packed.place(number, index as usize));
+        }
         // A page that is neither in memory nor on the device was never written: all its blocks are unmapped.
         (self.directory[page as usize] == 0).then_some(0)
     }
@@ -158,7 +192,7 @@ impl PagedMap {
     pub fn set(&mut self, block: u64, place: Address) -> Option<Address> {
         work(1);
         let (page, index) = (block / FANOUT, block % FANOUT);
-        if !self.is_here(page as u32) {
+        if !self.is_here(page as u32) && !self.unpack(page as u32) {
             if self.directory[page as usize] != 0 {
                 return None;
             }
@@ -179,15 +213,26 @@ impl PagedMap {
         Some(before)
     }
 
-    /// The slot of a page that is in memory.
+    /// The slot of a page that has one; counts as a use of it.
     fn slot(&mut self, page: u32) -> Option<usize> {
         if self.last.0 != page {
-            let slot = self.slots_by_page[page as usize].checked_sub(1)?;
-            self.last = (page, slot);
+            self.last = (page, self.number(page)? as u32);
         }
         let slot = self.last.1 as usize;
         self.slots[slot].used = true;
         Some(slot)
+    }
+
+    /// The slot of a page that has one.
+    fn number(&self, page: u32) -> Option<usize> {
+        let number = self.numbers[page as usize];
+        (number != 0 && number & PACKED == 0).then(|| number as usize - 1)
+    }
+
+    /// The number of a packed page.
+    fn number_packed(&self, page: u32) -> Option<usize> {
+        let number = self.numbers[page as usize];
+        (number & PACKED != 0).then_some((number & !PACKED) as usize)
     }
 
     fn entry(&self, slot: usize, index: usize) -> Address {
@@ -231,14 +276,14 @@ impl PagedMap {
         }
     }
 
-    /// Whether the page is in memory.
+    /// Whether the page is in memory, and not packed.
     pub fn is_here(&self, page: u32) -> bool {
-        self.slots_by_page[page as usize] > 0
+        self.number(page).is_some()
     }
 
     /// Whether the page can be looked up and changed without reading the device.
     pub fn is_known(&self, page: u32) -> bool {
-        self.is_here(page) || self.directory[page as usize] == 0
+        self.numbers[page as usize] > 0 || self.directory[page as usize] == 0
     }
 
     /// The place of the page on the device; 0 if it was never written.
@@ -250,7 +295,7 @@ impl PagedMap {
     /// [`MOST_SKIPPED`] nonexistent pages it returns the next page unchecked.
     pub fn next_page(&self, page: u32, end: u32) -> u32 {
         let end = end.min(page.saturating_add(MOST_SKIPPED));
-        let there = |page: &u32| self.is_here(*page) || self.directory[*page as usize] != 0;
+        let there = |page: &u32| self.numbers[*page as usize] > 0 || self.directory[*page as usize] != 0;
         let next = (page..end).find(there).unwrap_or(end);
         work((next - page) / SKIPPED_PER_UNIT);
         next
@@ -258,20 +303,33 @@ impl PagedMap {
 
     /// The entries of a page, if it can be looked up without reading the device. Does not count as a use of the page.
     pub fn copy(&self, page: u32) -> Option<Vec<Address>> {
-        match self.slots_by_page[page as usize].checked_sub(1) {
-            Some(slot) => Some((0..FANOUT as usize).map(|index| self.entry(slot as usize, index)).collect()),
+        if let Some(number) = self.number_packed(page) {
+            return Some(self.packed.entries(number));
+        }
+        match self.number(page) {
+            Some(slot) => Some((0..FANOUT as usize).map(|index| self.entry(slot, index)).collect()),
             None => (self.directory[page as usize] == 0).then(|| vec![0; FANOUT as usize]),
         }
     }
 
-    /// Number of pages in memory.
-    pub fn in_memory(&self) -> usize {
-        self.slots.len()
+    /// Number of pages on the device.
+    pub fn written(&self) -> usize {
+        self.written
     }
 
-    /// Most pages that may be in memory.
-    pub fn most_in_memory(&self) -> usize {
-        self.most.min(self.directory.len())
+    /// Number of pages in memory.
+    pub fn in_memory(&self) -> usize {
+        self.slots.len() + self.packed.count()
+    }
+
+    /// Memory that the pages in memory take, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.slots.len() as u64 * PAGE_BYTES + self.packed.bytes()
+    }
+
+    /// Memory that the pages in memory may take, in bytes.
+    pub fn most_bytes(&self) -> u64 {
+        self.budget.min(self.directory.len()) as u64 * PAGE_BYTES
     }
 
     /// The places of the pages.
@@ -282,7 +340,7 @@ impl PagedMap {
     /// Whether so many pages are changed that a checkpoint is due: there would soon be no room for others, or a start
     /// would have to read too many of them.
     pub fn is_strained(&self) -> bool {
-        let all_fit = self.directory.len() <= self.most;
+        let all_fit = self.directory.len() <= self.budget;
         self.changed > self.most_changed || !all_fit && self.changed * SHARE >= self.most * (SHARE - 1)
     }
 
@@ -294,13 +352,13 @@ impl PagedMap {
     /// Puts a page with the entries `table` into memory, in place of one that can be evicted; beyond the budget if
     /// there is none.
     pub fn insert(&mut self, page: u32, table: impl Iterator<Item = Address>) {
-        assert!(!self.is_here(page), "page {page} of the map is read while it is in memory");
+        let number = self.numbers[page as usize];
+        assert!(number == 0, "page {page} of the map is read while it is in memory, as number {number:#x}");
         work(FANOUT as u32 / 4);
         let slot = PageSlot { page, shaped: false, changed_in: [0; 2], used: true, pins: 0 };
         self.last = (u32::MAX, 0);
-        let at = match self.victim() {
+        let at = match self.evict() {
             Some(at) => {
-                self.slots_by_page[self.slots[at].page as usize] = 0;
                 self.slots[at] = slot;
                 at
             }
@@ -322,22 +380,86 @@ impl PagedMap {
         for (index, place) in table.take(FANOUT as usize).enumerate() {
             self.put(at, index, place);
         }
-        self.slots_by_page[page as usize] = at as u32 + 1;
+        self.numbers[page as usize] = at as u32 + 1;
+        let rest = (self.budget.saturating_sub(self.slots.len()) as u64).saturating_mul(PAGE_BYTES);
+        while let Some((page, number)) = self.packed.victim(rest) {
+            self.remove_packed(page, number);
+        }
+    }
+
+    /// A slot from which the page was evicted; `None` if a new slot is to be used.
+    fn evict(&mut self) -> Option<usize> {
+        if self.slots.len() < self.few {
+            return None;
+        }
+        let at = self.victim()?;
+        if !self.pack(at) {
+            if self.slots.len() < self.most {
+                return None;
+            }
+            self.numbers[self.slots[at].page as usize] = 0;
+        } else if self.slots.len() > self.few {
+            self.slots[at].pins = 1;
+            return Some(
+                self.victim().filter(|more| self.pack(*more)).map_or(at, |more| self.remove_slot(more, at)),
+            );
+        }
+        Some(at)
     }
 
     /// The slot to evict: the first from the hand on that is not changed and was not used since the hand last passed.
     fn victim(&mut self) -> Option<usize> {
-        if self.slots.len() < self.most {
-            return None;
-        }
-        for _ in 0..2 * self.slots.len() {
+        (0..2 * self.slots.len()).find_map(|_| {
+            self.hand = if self.hand + 1 < self.slots.len() { self.hand + 1 } else { 0 };
             let at = self.hand;
-            self.hand = (at + 1) % self.slots.len();
-            if !self.must_stay(at) && !std::mem::take(&mut self.slots[at].used) {
-                return Some(at);
-            }
+            (!self.must_stay(at) && !std::mem::take(&mut self.slots[at].used)).then_some(at)
+        })
+    }
+
+    /// Packs the page in a slot, which is free then, if that makes it much smaller; whether it does.
+    fn pack(&mut self, slot: usize) -> bool {
+        let page = self.slots[slot].page;
+        let entries: Vec<Address> = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
+        let number = self.packed.add(page, &entries);
+        number.into_iter().for_each(|number| self.numbers[page as usize] = number as u32 | PACKED);
+        number.is_some()
+    }
+
+    /// Removes a free slot, which the last one replaces. Returns the number of `other` then, another free slot.
+    fn remove_slot(&mut self, slot: usize, other: usize) -> usize {
+        let last = self.slots.len() - 1;
+        let entries: Vec<Address> = (0..FANOUT as usize).map(|index| self.entry(last, index)).collect();
+        self.slots.swap_remove(slot);
+        if self.tables.len() > self.slots.len().div_ceil(PAGES) + 1 {
+            self.tables.pop();
         }
-        None
+        if slot == last {
+            return other;
+        }
+        // Its new tables may have no shapes yet.
+        self.slots[slot].shaped = false;
+        entries.into_iter().enumerate().for_each(|(index, place)| self.put(slot, index, place));
+        if other == last {
+            return slot;
+        }
+        self.numbers[self.slots[slot].page as usize] = slot as u32 + 1;
+        other
+    }
+
+    /// Gives a packed page a slot, so that it can be changed, as [`PagedMap::insert`]; whether it was packed.
+    pub fn unpack(&mut self, page: u32) -> bool {
+        let Some(number) = self.number_packed(page) else { return false };
+        let entries = self.packed.entries(number);
+        self.remove_packed(page, number);
+        self.insert(page, entries.into_iter());
+        true
+    }
+
+    fn remove_packed(&mut self, page: u32, number: usize) {
+        self.numbers[page as usize] = 0;
+        if let Some(Renumbered { page, number }) = self.packed.remove(number) {
+            self.numbers[page as usize] = number as u32 | PACKED;
+        }
     }
 
     /// Whether the page in a slot cannot be evicted.
@@ -354,9 +476,9 @@ impl PagedMap {
 
     /// Ends a [`PagedMap::pin`].
     pub fn unpin(&mut self, page: u32) {
-        let slot = self.slots_by_page[page as usize] as usize;
-        assert!(slot > 0 && self.slots[slot - 1].pins > 0, "page {page} of the map was not kept in memory");
-        self.slots[slot - 1].pins -= 1;
+        let slot = self.number(page).filter(|slot| self.slots[*slot].pins > 0);
+        assert!(slot.is_some(), "page {page} of the map was not kept in memory");
+        slot.into_iter().for_each(|slot| self.slots[slot].pins -= 1);
     }
 
     /// Marks a page in memory as changed, so that the next checkpoint writes it to a new place.
@@ -389,9 +511,13 @@ impl PagedMap {
 
     /// Entries of a frozen page, as they were at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Address> {
-        assert!(self.is_here(page), "page {page} of the map is to be written, and is not in memory");
-        let (at_cut, slot) = (self.at_cut.get(&page), self.slots_by_page[page as usize] as usize - 1);
-        assert!(self.is_frozen(slot), "page {page} of the map is written as of a cut that it is not in");
+        let (at_cut, slot) = (self.at_cut.get(&page), self.number(page));
+        let is_frozen = slot.is_some_and(|slot| self.is_frozen(slot));
+        assert!(
+            is_frozen,
+            "page {page} of the map, in slot {slot:?}, is written as of a cut that it is not in"
+        );
+        let slot = slot.unwrap_or(0);
         (0..FANOUT as usize).map(move |index| match at_cut {
             Some(table) => table[index],
             None => self.entry(slot, index),
@@ -401,7 +527,9 @@ impl PagedMap {
     /// Sets the place of a page in the directory; returns the previous one.
     pub fn lay(&mut self, page: u32, place: Address) -> Address {
         work(1);
-        std::mem::replace(&mut self.directory[page as usize], place)
+        let before = std::mem::replace(&mut self.directory[page as usize], place);
+        self.written = self.written + (place != 0) as usize - (before != 0) as usize;
+        before
     }
 
     /// Ends the freeze: everything that was frozen is on the device. Returns the entries at the cut of pages that were
@@ -467,14 +595,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever pages are evicted and read again, a map in pages equals a flat one; and a checkpoint writes the
-        /// entries of the cut.
+        /// Whichever pages are evicted, packed and read again, a map in pages equals a flat one; and a checkpoint writes
+        /// the entries of the cut.
         #[test]
         fn paged_map_equals_flat_map_with_evictions(
-            steps in prop::collection::vec((0..BLOCKS, places(), 0..12u8), 1..300)
+            budget in 2..7usize, steps in prop::collection::vec((0..BLOCKS, places(), 0..14u8), 1..300)
         ) {
             let mut flat = vec![0; BLOCKS as usize];
-            let mut paged = PagedMap::new(BLOCKS, vec![0; 10], (3, 3));
+            let mut paged = PagedMap::new(BLOCKS, vec![0; 10], (budget, 3));
             let mut device = Device::default();
             for (block, place, kind) in steps {
                 match kind {
@@ -496,6 +624,13 @@ mod tests {
                         let pages = paged.take_unlaid();
                         device.lay(&mut paged, pages);
                     }
+                    // A page that cannot be packed.
+                    12 => {
+                        device.hold(&mut paged, block);
+                        for block in (block - block % FANOUT..BLOCKS).take(FANOUT as usize).step_by(2) {
+                            prop_assert_eq!(paged.set(block, place), Some(replace(&mut flat[block as usize], place)));
+                        }
+                    }
                     2..6 => {
                         device.hold(&mut paged, block);
                         prop_assert_eq!(paged.get(block), Some(flat[block as usize]));
@@ -505,9 +640,20 @@ mod tests {
                         prop_assert_eq!(paged.set(block, place), Some(replace(&mut flat[block as usize], place)));
                     }
                 }
-                prop_assert!(paged.slots.len() <= 4);
                 let pinned = (0..paged.slots.len()).filter(|at| paged.is_changed(*at) || paged.is_frozen(*at)).count();
                 prop_assert_eq!(paged.changed + paged.only_frozen, pinned);
+                prop_assert!(paged.slots.len() <= paged.most.max(pinned) && paged.most < budget.max(3));
+                prop_assert!(paged.bytes() <= budget.max(pinned) as u64 * PAGE_BYTES);
+                for page in 0..10 {
+                    let number = paged.number(page);
+                    prop_assert!(number.is_none_or(|slot| paged.slots[slot].page == page));
+                    let entries = flat[page as usize * FANOUT as usize..].iter().take(FANOUT as usize);
+                    let equals = |copy: Vec<Address>| copy.iter().zip(entries).all(|(copy, entry)| copy == entry);
+                    prop_assert_eq!(paged.copy(page).map(equals), paged.is_known(page).then_some(true));
+                    prop_assert!(number.is_some() || paged.number_packed(page).is_none_or(|number| paged.packed.is(number, page)));
+                }
+                let here = paged.numbers.iter().filter(|number| **number > 0).count();
+                prop_assert_eq!(here, paged.in_memory());
             }
         }
     }

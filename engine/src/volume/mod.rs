@@ -22,6 +22,7 @@ mod handle;
 mod hot_window;
 mod map;
 mod options;
+mod packed;
 mod part;
 mod piece;
 mod pool;

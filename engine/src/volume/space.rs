@@ -14,6 +14,7 @@ use crate::{
         extent_room::ExtentRoom,
         format::{FANOUT, Kind, MOST_ENTRIES, addresses, unseal},
         map::PagedMap,
+        packed::PAGE_BYTES,
         root::{RootZone, ZoneUse},
     },
 };
@@ -186,12 +187,12 @@ const LEAST_MAP_BYTES: u64 = 64 << 20;
 
 /// Number of map pages that fit into `bytes` bytes of memory.
 pub fn pages_in(bytes: u64) -> usize {
-    (bytes / (6 * FANOUT)).max(16) as usize
+    (bytes / PAGE_BYTES).max(16) as usize
 }
 
 /// Memory for `pages` pages of the map, in bytes.
 pub fn bytes_in(pages: usize) -> u64 {
-    6 * FANOUT * pages as u64
+    PAGE_BYTES * pages as u64
 }
 
 /// Least number of blocks of data that fit into a zone: full groups of moved blocks, which are the smallest groups,

@@ -369,12 +369,13 @@ impl VolumeState {
 
     /// Sets the place of a block in the map, and adjusts the live counts of the zones.
     fn set(&mut self, block: u64, place: Address) {
-        let before = self.map.get(block).unwrap_or(0);
+        let before = self.known(block);
         if before == place {
             return;
         }
         let were = self.live(block, before);
-        _ = self.map.set(block, place);
+        let replaced = self.map.set(block, place);
+        assert_eq!(replaced, Some(before), "the entry of block {block} that is replaced");
         let are = self.live(block, place);
         self.space.moved(block, (before, were), (place, are));
         if let Some(window) = &mut self.window {

@@ -117,6 +117,10 @@ pub struct VolumeStatus {
     pub map_memory_bytes: u64,
     /// Memory that the pages of the map in memory take, in bytes.
     pub map_cached_bytes: u64,
+    /// Number of pages of the map in memory.
+    pub map_cached_pages: u64,
+    /// Number of pages of the map on the device; new ones are only in memory at first.
+    pub map_written_pages: u64,
     /// Pages of the map that were read because they were not in memory.
     pub pages_read: u64,
     /// Pages of the map that reads, writes and discards of users needed since the start; each request counts a page once.
@@ -165,6 +169,8 @@ impl VolumeStatus {
             (&mut self.map_bytes, shard.map_bytes),
             (&mut self.map_memory_bytes, shard.map_memory_bytes),
             (&mut self.map_cached_bytes, shard.map_cached_bytes),
+            (&mut self.map_cached_pages, shard.map_cached_pages),
+            (&mut self.map_written_pages, shard.map_written_pages),
             (&mut self.pages_read, shard.pages_read),
             (&mut self.page_lookups, shard.page_lookups),
             (&mut self.page_hits, shard.page_hits),

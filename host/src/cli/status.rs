@@ -340,12 +340,13 @@ fn volume_text(volume: &VolumeReport) -> String {
         // Rounded down: 100 % means that no page had to be read.
         format!("hit rate {:.1} %", (rate * 1000.0).floor() / 10.0)
     });
+    let pages = volume.map_cached_pages.max(volume.map_written_pages);
     text += &format!(
-        "    map: {} % in memory, {} of {}, {} in use; {hit_rate}\n",
-        100 * volume.map_memory_bytes / volume.map_bytes.max(1),
+        "    map: {} % in memory, {} of at most {}; without packing, all of it takes {}; {hit_rate}\n",
+        (100 * volume.map_cached_pages).checked_div(pages).unwrap_or(100),
+        show(volume.map_cached_bytes),
         show(volume.map_memory_bytes),
         show(volume.map_bytes),
-        show(volume.map_cached_bytes),
     );
     let active = if collection.active { "active" } else { "idle" };
     let unreadable = match collection.unreadable_zones {

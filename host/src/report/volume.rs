@@ -49,6 +49,9 @@ pub struct VolumeReport {
     pub map_bytes: u64,
     pub map_memory_bytes: u64,
     pub map_cached_bytes: u64,
+    /// Pages of the map in memory, and on the drives.
+    pub map_cached_pages: u64,
+    pub map_written_pages: u64,
     /// Pages of the map that requests needed since the start, and those of them that did not have to be read.
     pub map_page_lookups: u64,
     pub map_page_hits: u64,
@@ -503,6 +506,8 @@ impl VolumeReport {
             map_bytes: volume.map_bytes,
             map_memory_bytes: volume.map_memory_bytes,
             map_cached_bytes: volume.map_cached_bytes,
+            map_cached_pages: volume.map_cached_pages,
+            map_written_pages: volume.map_written_pages,
             map_page_lookups: volume.page_lookups,
             map_page_hits: volume.page_hits,
             map_hit_rate: volume.map_hit_rate(),
