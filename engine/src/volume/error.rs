@@ -157,7 +157,8 @@ pub enum PoolError {
     )]
     NoGuarantee,
     #[error(
-        "guaranteed space in a pool of several parts, as on devices of more than 16 TiB, is not supported yet"
+        "this pool of several parts, on a device of more than 16 TiB, was made by an earlier version, and has no guaranteed \
+         space: copy its volumes to a new one"
     )]
     GuaranteeInShards,
     #[error("guaranteed space in a pool of {extents} extents on zones as small as these is not supported")]

@@ -32,6 +32,7 @@ mod request;
 mod root;
 mod scan;
 mod shards;
+mod shares;
 mod shrink;
 mod snapshot;
 mod space;

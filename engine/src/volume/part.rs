@@ -291,17 +291,26 @@ impl PoolCore {
         self.check_name(&record.name)?;
         self.check_size(record.blocks)?;
         let slot = self.free_slots(1)?[0];
-        if record.guaranteed > 0 {
-            self.set_aside((family_of_slot(slot), None), record.blocks, record.guaranteed)?;
+        let without = VolumeRecord { is_removed: true, guaranteed: 0, ..record.clone() };
+        let volume = Rc::new(PoolVolume::new(slot, without.clone()));
+        let _adding = volume.removal.take().await;
+        if record.guaranteed > 0 && self.space.shards() > 1 {
+            // The owners of its extents are recorded before it is there: until then its removal frees them.
+            self.check_guarantee(&volume, record.blocks, record.guaranteed)?;
+            self.write_record(slot, &without).await?;
+            self.volumes.borrow_mut().insert(slot, volume.clone());
         }
-        if let Err(error) = self.write_record(slot, &record).await {
-            self.space.guarantee(family_of_slot(slot), 0);
-            return Err(error.into());
+        let added = match self.prepare_guarantee(&volume, &record).await {
+            Ok(()) => self.write_record(slot, &record).await.map_err(VolumeError::from),
+            refused => refused,
+        };
+        if added.is_ok() {
+            *volume.record.borrow_mut() = record;
+            self.volumes.borrow_mut().insert(slot, volume.clone());
         }
-        let volume = Rc::new(PoolVolume::new(slot, record));
-        self.volumes.borrow_mut().insert(slot, volume.clone());
+        self.settle_guarantee(&volume);
         note_guarantees(self);
-        Ok(volume)
+        added.map(|()| volume.clone())
     }
 
     /// Checks a name for a volume. The volumes that are being removed still have theirs.
@@ -349,7 +358,8 @@ impl PoolCore {
         let _removing = volume.removal.take().await;
         // Requests in progress may have to change the table.
         volume.requests_ended().await;
-        if !self.is_there(volume) {
+        // Its addition may have been completed meanwhile.
+        if !self.is_there(volume) || !volume.is_removed() {
             return Ok(());
         }
         self.free_volume(volume).await
@@ -453,9 +463,10 @@ impl PoolCore {
         if !shards.clone().any(|shard| has_room(&shard)) {
             return Err(self.space.refuse(shards));
         }
-        let next =
-            self.table.borrow().next_free(shards.filter(has_room), |shard| self.space.room_left(shard));
-        let Some(extent) = next.filter(|_| self.may_claim(family)) else {
+        let permitted: Vec<usize> = shards.filter(|shard| self.may_claim(family, *shard)).collect();
+        let permitted = permitted.into_iter().filter(has_room);
+        let next = self.table.borrow().next_free(permitted, |shard| self.space.room_left(shard));
+        let Some(extent) = next else {
             return Err(Status::CapacityExceeded.into());
         };
         self.empty(extent).await?;
@@ -575,8 +586,7 @@ impl VolumeOfPool {
             let _changing = pool.changes.take().await;
             let mut record = volume.record.borrow().clone();
             record.blocks = record.blocks.max(blocks);
-            pool.check_addresses(&volume, record.blocks, record.guaranteed)?;
-            Ok(pool.change_record(&volume, record).await?)
+            pool.change_guaranteed(&volume, record).await
         };
         self.pool.runtime.run_whole(grown).await
     }

@@ -8,7 +8,9 @@ use crate::{
     volume::{
         address::Unit,
         error::{NoVolume, PoolError, VolumeError},
-        guarantee::{load_guarantees, needed_by_others, permit_guarantees},
+        guarantee::{
+            complete_guarantees, extents_set_aside, has_guarantees, load_guarantees, permit_guarantees,
+        },
         handle::Volume,
         options::{VolumeCreateOptions, VolumeOptions},
         part::{PoolCore, PoolVolume, VolumeOfPool, check_new_name, note_guarantees},
@@ -116,7 +118,8 @@ impl Pool {
         let core = Rc::new(core);
         read_records(&core).await?;
         core.link()?;
-        let astray = read_owners(&core).await?;
+        let StrayExtents { astray, behind_end } = read_owners(&core).await?;
+        clear(&core, &behind_end).await?;
         if !astray.is_empty() {
             match give_up {
                 true => clear(&core, &astray).await?,
@@ -125,6 +128,7 @@ impl Pool {
         }
         core.table.borrow_mut().find_free();
         load_guarantees(&core);
+        complete_guarantees(&core).await?;
         let returning: Vec<Rc<PoolVolume>> = core.volumes.borrow().values().cloned().collect();
         for volume in returning {
             match core.finish_return(&volume).await {
@@ -337,7 +341,7 @@ impl Pool {
                 let record =
                     VolumeRecord { is_removed: true, guaranteed: 0, ..volume.record.borrow().clone() };
                 pool.change_record(&volume, record).await?;
-                pool.space.guarantee(volume.family(), 0);
+                pool.space.guarantee(volume.family(), &[]);
                 volume
             };
             pool.finish_removal(&volume).await
@@ -375,7 +379,7 @@ impl Pool {
 
     /// Number of free extents that only volumes with guaranteed room may take.
     pub fn extents_set_aside(&self) -> u64 {
-        needed_by_others(&self.core, 0)
+        extents_set_aside(&self.core)
     }
 
     /// Space of the volumes and snapshots, by slot ([`Volume::slot`]), without those that are being removed; none in a pool
@@ -410,7 +414,7 @@ impl Pool {
                 continue;
             }
             let first = owner.index() as u64 * layout.extent_blocks as u64;
-            let end = (volume.blocks.get() - first).min(layout.extent_blocks.into());
+            let end = volume.blocks.get().saturating_sub(first).min(layout.extent_blocks.into());
             let beyond = count_mapped(&pool.space, blocks.start + end..blocks.end).await?;
             if beyond > 0 {
                 return Err(format!("{beyond} blocks beyond the end of the volume in slot {slot}"));
@@ -438,8 +442,18 @@ async fn read_records(core: &PoolCore) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Reads the owners of the extents; returns the extents whose owner is impossible.
-async fn read_owners(core: &PoolCore) -> Result<Vec<u32>, VolumeError> {
+/// Extents whose owners are to be cleared, in ascending order.
+#[derive(Default)]
+struct StrayExtents {
+    /// Extents whose owner is impossible.
+    astray: Vec<u32>,
+    /// Extents behind the ends of volumes, without data: an interrupted change of a volume with guaranteed room in a pool of
+    /// several shards has left them.
+    behind_end: Vec<u32>,
+}
+
+/// Reads the owners of the extents.
+async fn read_owners(core: &PoolCore) -> Result<StrayExtents, VolumeError> {
     let layout = core.layout;
     for block in written_blocks(&core.space, layout.owner_blocks()).await? {
         let owners =
@@ -447,19 +461,23 @@ async fn read_owners(core: &PoolCore) -> Result<Vec<u32>, VolumeError> {
         core.table.borrow_mut().load(block, owners);
         give_way().await;
     }
-    let (volumes, mut astray) = (core.volumes.borrow(), Vec::new());
+    let (volumes, mut stray) = (core.volumes.borrow(), StrayExtents::default());
+    let may_be_behind = core.space.shards() > 1 && has_guarantees(core);
     for (extent, owner) in core.table.borrow().owners() {
         let Some(slot) = owner.slot() else { continue };
-        let is_inside = |volume: &&Rc<PoolVolume>| {
-            (owner.index() as u64) < layout.extents_of(volume.blocks.get())
-                && volume.extent(owner.index() as u64) == 0
-        };
-        match volumes.get(&slot).filter(is_inside) {
-            Some(volume) => volume.set_extent(owner.index(), extent, owner.birth()),
-            None => astray.push(extent),
+        let is_inside =
+            |volume: &Rc<PoolVolume>| (owner.index() as u64) < layout.extents_of(volume.blocks.get());
+        match volumes.get(&slot) {
+            Some(volume) if !is_inside(volume) && may_be_behind && volume.number() == 0 => {
+                stray.behind_end.push(extent)
+            }
+            Some(volume) if is_inside(volume) && volume.extent(owner.index() as u64) == 0 => {
+                volume.set_extent(owner.index(), extent, owner.birth());
+            }
+            _ => stray.astray.push(extent),
         }
     }
-    Ok(astray)
+    Ok(stray)
 }
 
 /// Discards extents, and clears their owners. In ascending order.

@@ -242,7 +242,7 @@ impl VolumeRecord {
             qos: Qos { limits, floors, latency_us: from.u32().ok()? },
             guaranteed,
         };
-        let can_be = (1..=MOST_BLOCKS).contains(&blocks) && record.guaranteed <= u32::MAX.into();
+        let can_be = (1..=MOST_BLOCKS).contains(&blocks) && record.guaranteed <= MOST_BLOCKS;
         (can_be && is_removed <= 1).then_some(record)
     }
 }
@@ -317,7 +317,7 @@ impl ExtentTable {
         self.owners[extents.start as usize..extents.end as usize].copy_from_slice(&owners);
     }
 
-    /// Completes the table after [`ExtentTable::load`].
+    /// Completes the table after [`ExtentTable::load`] and [`ExtentTable::assign`].
     pub fn find_free(&mut self) {
         let owners = &self.owners;
         for free in &mut self.free {
@@ -358,6 +358,12 @@ impl ExtentTable {
         self.owners[extent as usize] = owner;
     }
 
+    /// Records the owner of an extent, which may be free, before [`ExtentTable::find_free`].
+    pub fn assign(&mut self, extent: u32, owner: ExtentOwner) {
+        assert!(owner.slot().is_some(), "extent {extent} is assigned to {owner:?}");
+        self.owners[extent as usize] = owner;
+    }
+
     /// Records that an extent has another owner.
     pub fn give(&mut self, extent: u32, owner: ExtentOwner) {
         let of_extent = &mut self.owners[extent as usize];
@@ -394,6 +400,11 @@ impl ExtentTable {
     /// All extents behind the reserved ones, with their owners.
     pub fn owners(&self) -> impl Iterator<Item = (u32, ExtentOwner)> {
         (0..).zip(self.owners.iter().copied()).skip(self.layout.reserved as usize)
+    }
+
+    /// The free extents of a shard; the last one is taken first.
+    pub fn free_in(&self, shard: usize) -> &[u32] {
+        &self.free[shard]
     }
 
     /// Number of free extents.
@@ -473,7 +484,7 @@ mod tests {
             record("a/b"),
             record(""),
             VolumeRecord { blocks: 0, ..record("mail") },
-            VolumeRecord { guaranteed: 1 << 32, ..record("mail") },
+            VolumeRecord { guaranteed: MOST_BLOCKS + 1, ..record("mail") },
             VolumeRecord { origin: first, ..record("mail") },
         ] {
             assert_eq!(VolumeRecord::decode(&wrong.encode(7, 3), 7, 3), None, "{wrong:?}");

@@ -120,6 +120,9 @@ pub const HOT_WINDOW: u64 = 32;
 /// Feature of a root: the extents of the pool go to its shards in turn.
 pub const EXTENTS_IN_TURN: u64 = 64;
 
+/// Feature of a root: room is guaranteed to volumes of a pool of several shards.
+pub const GUARANTEES_IN_SHARDS: u64 = 128;
+
 /// Division of the blocks of a pool, which never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
@@ -206,6 +209,7 @@ impl Root {
             | with(self.has_snapshots, SNAPSHOTS)
             | with(self.shares_headers, SHARED_HEADERS)
             | with(self.extents.is_some(), GUARANTEES)
+            | with(self.extents.is_some() && self.identity.extents_in_turn, GUARANTEES_IN_SHARDS)
             | with(self.has_trailers, TRAILERS)
             | with(self.identity.extents_in_turn, EXTENTS_IN_TURN)
             | with(self.cuts.iter().any(|cut| cut.stream == WINDOW), HOT_WINDOW);
@@ -276,7 +280,8 @@ impl Root {
             extents: None,
             has_trailers: features & TRAILERS != 0,
             other_features: features
-                & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS | HOT_WINDOW | EXTENTS_IN_TURN),
+                & !(POOL | SNAPSHOTS | SHARED_HEADERS | GUARANTEES | TRAILERS | HOT_WINDOW | EXTENTS_IN_TURN)
+                & !GUARANTEES_IN_SHARDS,
             cuts: Vec::new(),
             directory: Vec::new(),
             zones: Vec::new(),

@@ -49,7 +49,9 @@ impl VolumeOfPool {
         self.free_end(blocks).await?;
         let _changing = pool.changes.take().await;
         let record = VolumeRecord { blocks, ..volume.record.borrow().clone() };
-        Ok(pool.change_record(volume, record).await?)
+        pool.change_record(volume, record).await?;
+        pool.settle_guarantee(volume);
+        Ok(())
     }
 
     /// Checks that no block from `blocks` on has data that can be read, in this volume or through its extents. Looks at the

@@ -434,21 +434,11 @@ impl PoolCore {
             }
             // What the snapshot has lies in the volume.
             let blocks = head.blocks.get().max(snapshot.blocks.get());
-            self.check_addresses(head, blocks, head.record.borrow().guaranteed)?;
-            self.set_return(head, Some(snapshot.slot), blocks).await?;
+            let returns_to = Some(snapshot.slot);
+            let record = VolumeRecord { returns_to, blocks, ..head.record.borrow().clone() };
+            self.change_guaranteed(head, record).await?;
         }
         self.finish_return(head).await
-    }
-
-    /// Records whether a volume returns to the contents of a snapshot, and its size. The caller holds `changes`.
-    async fn set_return(
-        &self,
-        head: &PoolVolume,
-        returns_to: Option<u32>,
-        blocks: u64,
-    ) -> Result<(), DeviceError> {
-        let record = VolumeRecord { returns_to, blocks, ..head.record.borrow().clone() };
-        self.change_record(head, record).await
     }
 
     /// Completes the return of a volume to the contents of a snapshot. No data is read. No request to the volume may be in
@@ -473,7 +463,8 @@ impl PoolCore {
         }
         self.space.flush().await?;
         let _changing = self.changes.take().await;
-        self.set_return(head, None, head.blocks.get()).await?;
+        let record = VolumeRecord { returns_to: None, ..head.record.borrow().clone() };
+        self.change_record(head, record).await?;
         head.hidden.set(false);
         Ok(())
     }

@@ -226,10 +226,13 @@ impl ThinSpace {
         }
     }
 
-    /// Guarantees blocks to a family; 0 for none.
-    pub fn guarantee(&self, family: u16, blocks: u64) {
-        if let Some(extents) = &mut self.first().state.borrow_mut().space.extents {
-            extents.guarantee(family, blocks * GRAINS as u64);
+    /// Guarantees these blocks of the shards to a family; none in further shards.
+    pub fn guarantee(&self, family: u16, blocks: &[u64]) {
+        for (shard, core) in self.0.cores.iter().enumerate() {
+            let blocks = blocks.get(shard).copied().unwrap_or(0);
+            if let Some(extents) = &mut core.state.borrow_mut().space.extents {
+                extents.guarantee(family, blocks * GRAINS as u64);
+            }
         }
     }
 
