@@ -47,7 +47,7 @@ fn read_volume(images: &str) {
 
 /// A pool of two shards whose extents do not go to these in turn, as earlier programs have made them.
 #[test]
-fn golden_pool_of_shards_is_read_and_written_on_without_snapshots() {
+fn golden_pool_of_shards_is_read_and_written_on() {
     let dir = tempfile::tempdir().unwrap();
     let device = unpacked("pool-v7", dir.path());
     for again in [false, true] {
@@ -65,6 +65,8 @@ fn golden_pool_of_shards_is_read_and_written_on_without_snapshots() {
             let new = NewSnapshot { volume: POOL_VOLUMES[1].into(), name: "x".into(), uuid: [5; 16] };
             let refused = runtime.block_on(pool.snapshot(vec![new]), || false).unwrap().map(drop);
             assert_eq!(refused, Err(PoolError::ManyShards.into()));
+            let refused = runtime.block_on(volume.guarantee(1), || false).unwrap();
+            assert_eq!(refused, Err(PoolError::GuaranteeInShards.into()));
         }
         runtime.clear();
     }
@@ -147,12 +149,11 @@ fn edited(
 #[test]
 fn unknown_versions_and_features_of_layers_are_refused_unchanged() {
     // The version of the frame, and the features, in the newest root and in the checkpoint of the journal.
-    for (images, magic, features_at) in
-        [("volume-v7", b"zvs1", 32 + 92), ("namespaces-v4", b"zvj3", 32 + 10 + 37)]
-    {
-        for (at, value, said) in
-            [(24, 99, "version 99"), (24, 1, "an older one"), (features_at, 128, "features (0x80)")]
-        {
+    for (images, magic, feature) in [
+        ("volume-v7", b"zvs1", (32 + 92 + 1, 1, "features (0x100)")),
+        ("namespaces-v4", b"zvj3", (32 + 10 + 37, 128, "features (0x80)")),
+    ] {
+        for (at, value, said) in [(24, 99, "version 99"), (24, 1, "an older one"), feature] {
             let dir = tempfile::tempdir().unwrap();
             let edit = |block: &mut [u8]| {
                 let is_first = block[26] == 3 && block[28] == 0 || magic == b"zvj3" && block[42] == 1;

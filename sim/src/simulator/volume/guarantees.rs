@@ -145,7 +145,8 @@ pub(super) fn judge(
         return Ok(());
     }
     for number in concerned {
-        let (taken, guaranteed) = (most_taken(world, &volume, number), volume.guaranteed(number));
+        let (taken, guaranteed) =
+            (most_taken(world, &volume, number, status.shards), volume.guaranteed(number));
         if taken.is_none_or(|taken| taken > guaranteed) {
             return Ok(());
         }
@@ -153,9 +154,15 @@ pub(super) fn judge(
     Err(Failure(format!("{kind:?} is refused, and is within what is guaranteed: {status:?}")))
 }
 
-/// Most blocks that a volume and its snapshots have; `None` if parts of units may count for more.
-fn most_taken(world: &VolumeWorld, volume: &Tested, number: usize) -> Option<u64> {
+/// Most blocks that a volume and its snapshots have; `None` if parts of units may count for more. In a pool of several
+/// shards the blocks of snapshots may all be in one of them: all blocks of the volume count, and once more for each
+/// snapshot.
+fn most_taken(world: &VolumeWorld, volume: &Tested, number: usize, shards: u32) -> Option<u64> {
     let range = volume.range(number);
+    let snapshots = world.model.snapshots.iter().filter(|snapshot| snapshot.number == number).count() as u64;
+    if shards > 1 && snapshots > 0 && world.model.scenario.codec.is_none() {
+        return Some((1 + snapshots) * (range.end - range.start));
+    }
     let mut taken = world.model.oracle.may_be_mapped_in(range.start, range.end - range.start);
     for snapshot in world.model.snapshots.iter().filter(|snapshot| snapshot.number == number) {
         if world.model.scenario.codec.is_some() {

@@ -224,7 +224,9 @@ fn tell(
     world.runtime.spawn(async move {
         let result = operation.await.map_err(|error| match error {
             VolumeError::Device(error) => error,
-            VolumeError::Pool(PoolError::FewAddresses { .. }) => Status::CapacityExceeded.into(),
+            VolumeError::Pool(PoolError::FewAddresses { .. } | PoolError::NotGuaranteeable { .. }) => {
+                Status::CapacityExceeded.into()
+            }
             // No fault of the device: the life fails.
             _ => Status::InvalidField.into(),
         });

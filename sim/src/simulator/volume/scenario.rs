@@ -144,7 +144,7 @@ pub fn draw(rng: &mut Rng, over: Option<DeviceBelow>) -> (Life, VolumeScenario) 
         scenario.volumes = 1 + own.below(4);
         scenario.extent_blocks = 16 * (1 + own.below(6)) as u32;
         scenario.snapshots = own.chance(2, 3);
-        scenario.guarantees = scenario.shards == 1 && own.chance(1, 2);
+        scenario.guarantees = own.chance(1, 2);
     }
     (life, scenario)
 }

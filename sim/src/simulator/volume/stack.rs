@@ -190,7 +190,7 @@ pub(super) async fn grow(volume: &Tested, size: u64) -> Result<(), VolumeError> 
             VolumeError::TooFullToGrow
             | VolumeError::ManyShards
             | VolumeError::Design(_)
-            | VolumeError::Pool(PoolError::FewAddresses { .. }),
+            | VolumeError::Pool(PoolError::FewAddresses { .. } | PoolError::NotGuaranteeable { .. }),
         ) => Ok(()),
         grown => grown,
     }
