@@ -27,7 +27,7 @@ use crate::{
         usage::count_extents,
     },
 };
-use std::rc::Rc;
+use std::{ops::Range, rc::Rc};
 
 /// Extents of a volume that are looked at per unit of work.
 const EXTENTS_IN_UNIT: u64 = 64;
@@ -380,11 +380,11 @@ impl PoolCore {
         Ok(())
     }
 
-    /// Whether a family may take a free extent of a shard.
-    pub fn may_claim(&self, family: u16, shard: usize) -> bool {
+    /// Of some shards, those of which a family may take a free extent.
+    pub fn claimable(&self, family: u16, shards: Range<usize>) -> impl Iterator<Item = usize> {
         let (needed, table) = (needed_by_others(self, family), self.table.borrow());
-        table.free_in(shard).len() as u64 > needed.by_shard[shard]
-            && table.free_extents() as u64 > needed.all()
+        let has_spare = table.free_extents() as u64 > needed.all();
+        shards.filter(move |shard| has_spare && table.free_in(*shard).len() as u64 > needed.by_shard[*shard])
     }
 
     /// Prepares that a volume gets this record: checks that its guarantee can be kept then, and sets aside what it needs

@@ -463,9 +463,8 @@ impl PoolCore {
         if !shards.clone().any(|shard| has_room(&shard)) {
             return Err(self.space.refuse(shards));
         }
-        let permitted: Vec<usize> = shards.filter(|shard| self.may_claim(family, *shard)).collect();
-        let permitted = permitted.into_iter().filter(has_room);
-        let next = self.table.borrow().next_free(permitted, |shard| self.space.room_left(shard));
+        let claimable = self.claimable(family, shards).filter(has_room);
+        let next = self.table.borrow().next_free(claimable, |shard| self.space.room_left(shard));
         let Some(extent) = next else {
             return Err(Status::CapacityExceeded.into());
         };
