@@ -99,9 +99,10 @@ fn requests_that_span_shards_are_served_and_survive_restarts() {
     }
 }
 
-/// Data that a shard has lost may have been acknowledged.
+/// Data that a shard has lost may have been acknowledged. And what it was to record may be on the device: that there is a
+/// snapshot, for example, in which later writes of the other shards must not be.
 #[test]
-fn flush_fails_after_failed_write_of_any_shard() {
+fn failed_write_of_one_shard_stops_all() {
     for shard in 0..SHARDS {
         let (drive, runtime) = (EmulatedDrive::in_memory(&geometry()), Runtime::new());
         wait(&runtime, Volume::create(&runtime, Rc::new(drive.clone()), options(1))).unwrap();
@@ -111,6 +112,10 @@ fn flush_fails_after_failed_write_of_any_shard() {
             drive.ssd().borrow_mut().faults().after(0, Fault::WriteFault(ZoneIndex(zone)));
         }
         assert!(wait(&runtime, volume.write(0, &blocks_of(&[7; BLOCKS as usize]), false)).is_err());
+        for at in [1, 17, 33] {
+            let written = wait(&runtime, volume.write(at, &blocks_of(&[9]), false));
+            assert!(written.is_err(), "block {at} after a failure of shard {shard}");
+        }
         assert!(wait(&runtime, volume.flush()).is_err(), "shard {shard}");
         runtime.clear();
     }

@@ -282,8 +282,16 @@ impl VolumeCore {
         self.identity.zone_capacity_blocks as u32
     }
 
-    /// Stops all writing for good, since the map points to blocks that were not written. Wakes all waiting tasks.
+    /// Stops all writing for good, since the map points to blocks that were not written. The other shards stop, too: a record
+    /// of the pool that was not written may be on the device nevertheless, and concern their blocks.
     pub fn fail(&self, error: DeviceError) {
+        self.stop_writing(error);
+        let siblings = self.siblings.get().into_iter().flatten();
+        siblings.filter_map(Weak::upgrade).for_each(|sibling| sibling.stop_writing(error));
+    }
+
+    /// Stops all writing of this shard for good. Wakes all waiting tasks.
+    fn stop_writing(&self, error: DeviceError) {
         self.state.borrow_mut().failed.get_or_insert(error);
         let gates =
             [&self.room, &self.pages, &self.wanted, &self.ended, &self.few, &self.freed, &self.unread];
@@ -335,12 +343,7 @@ impl VolumeCore {
         };
         let flush = || async {
             let result = self.device.submit(Command::Flush).await.result;
-            if let Err(error) = result {
-                self.fail(error);
-                let siblings = self.siblings.get().into_iter().flatten();
-                siblings.filter_map(Weak::upgrade).for_each(|sibling| sibling.fail(error));
-            }
-            result
+            result.inspect_err(|error| self.fail(*error))
         };
         self.flushing.run(flush).await?;
         if let Some(dead) = dead {

@@ -73,10 +73,10 @@ pub async fn complete_guarantees(pool: &PoolCore) -> Result<(), VolumeError> {
     let volumes: Vec<Rc<PoolVolume>> = pool.volumes.borrow().values().cloned().collect();
     for volume in volumes {
         let (size, guaranteed) = (volume.blocks.get(), volume.record.borrow().guaranteed);
-        if guaranteed == 0 || volume.is_removed() || pool.extents_by_shard(&volume, size).1.is_empty() {
+        if guaranteed == 0 || volume.is_removed() || extents_by_shard(pool, &volume, size).1.is_empty() {
             continue;
         }
-        let completed = pool.take_extents(&volume, size, guaranteed).await;
+        let completed = take_extents(pool, &volume, size, guaranteed).await;
         pool.settle_guarantee(&volume);
         match completed {
             Err(VolumeError::Pool(_) | VolumeError::Device(DeviceError::Status(_))) => {}
@@ -183,7 +183,7 @@ fn needed(pool: &PoolCore, volume: &PoolVolume, size: u64) -> NeededExtents {
         needed.anywhere = lacks(volume) + latest.map_or(0, |latest| lacks(&latest));
         return needed;
     }
-    needed.anywhere = pool.extents_by_shard(volume, size).1.len() as u64;
+    needed.anywhere = extents_by_shard(pool, volume, size).1.len() as u64;
     if let Some(latest) = latest {
         for index in 0..all {
             let extent = volume.extent(index);
@@ -234,7 +234,7 @@ pub fn check_snapshot_addresses(pool: &PoolCore, heads: &[Rc<PoolVolume>]) -> Re
         match pool.space.shards() {
             1 => more.anywhere += pool.layout.extents_of(head.blocks.get()),
             _ => {
-                let (by_shard, _) = pool.extents_by_shard(head, head.blocks.get());
+                let (by_shard, _) = extents_by_shard(pool, head, head.blocks.get());
                 more.add(&NeededExtents { by_shard, anywhere: 0 });
             }
         }
@@ -246,72 +246,145 @@ pub fn check_snapshot_addresses(pool: &PoolCore, heads: &[Rc<PoolVolume>]) -> Re
     check_free_extents(pool, &more)
 }
 
+/// Number of the extents of a volume of `size` blocks in each shard, and the numbers in the volume of those that it
+/// lacks.
+fn extents_by_shard(pool: &PoolCore, volume: &PoolVolume, size: u64) -> (Vec<u64>, Vec<u32>) {
+    let (mut by_shard, mut missing) = (vec![0; pool.space.shards()], Vec::new());
+    let (table, all) = (pool.table.borrow(), pool.layout.extents_of(size));
+    work((all / EXTENTS_IN_UNIT) as u32);
+    for index in 0..all {
+        match volume.extent(index) {
+            0 => missing.push(index as u32),
+            extent => by_shard[table.shard(extent)] += 1,
+        }
+    }
+    (by_shard, missing)
+}
+
+fn divided(pool: &PoolCore, size: u64, blocks: u64) -> DividedGuarantee {
+    DividedGuarantee { blocks, size, extent_blocks: pool.layout.extent_blocks.into() }
+}
+
+/// Blocks that each shard sets aside for a volume with so many extents there.
+fn shares(pool: &PoolCore, by_shard: &[u64], size: u64, guaranteed: u64) -> Vec<u64> {
+    match by_shard {
+        [_] => vec![guaranteed],
+        _ => by_shard.iter().map(|extents| divided(pool, size, guaranteed).share(*extents)).collect(),
+    }
+}
+
+/// The free extents that a volume of a pool of several shards lacks for a guarantee.
+///
+/// # Errors
+/// The room, or the extents, do not suffice in some shard.
+fn place(
+    pool: &PoolCore,
+    volume: &PoolVolume,
+    size: u64,
+    guaranteed: u64,
+) -> Result<PlacedExtents, PoolError> {
+    let (mut by_shard, missing) = extents_by_shard(pool, volume, size);
+    let mut needed = needed(pool, volume, size);
+    needed.add(&needed_by_others(pool, volume.family()));
+    check_free_extents(pool, &needed)?;
+    let table = pool.table.borrow();
+    let of_shard = |(shard, core): (usize, &Rc<VolumeCore>)| ShardRoom {
+        extents: by_shard[shard],
+        free: (table.free_in(shard).len() as u64).saturating_sub(needed.by_shard[shard]),
+        room: core.state.borrow().space.guaranteeable(volume.family()) / GRAINS as u64,
+    };
+    let shards: Vec<ShardRoom> = pool.space.cores().iter().enumerate().map(of_shard).collect();
+    let divided = divided(pool, size, guaranteed);
+    if !divided.fits(&shards) {
+        let most = divided.most(&shards);
+        return Err(PoolError::NotGuaranteeable { blocks: guaranteed, most });
+    }
+    let mut free: Vec<_> = (0..shards.len()).map(|shard| table.free_in(shard).iter().rev()).collect();
+    let mut claims = Vec::new();
+    for (shard, index) in divided.distribute(&shards).into_iter().zip(missing) {
+        by_shard[shard] += 1;
+        claims.extend(free[shard].next().map(|extent| (*extent, index)));
+    }
+    Ok(PlacedExtents { claims, by_shard })
+}
+
+/// Sets room aside for a volume in a pool of several shards that is to have this size and guarantee, beside what is set
+/// aside for it already, and gives it all of its extents. The caller holds `changes`.
+///
+/// # Errors
+/// The room, or the extents, do not suffice, and nothing was changed; those of the device.
+async fn take_extents(
+    pool: &PoolCore,
+    volume: &PoolVolume,
+    size: u64,
+    guaranteed: u64,
+) -> Result<(), VolumeError> {
+    let PlacedExtents { mut claims, by_shard } = place(pool, volume, size, guaranteed)?;
+    let (former_size, former) = (volume.blocks.get(), volume.record.borrow().guaranteed);
+    let before = shares(pool, &extents_by_shard(pool, volume, former_size).0, former_size, former);
+    let shares = shares(pool, &by_shard, size, guaranteed).into_iter().zip(before);
+    let shares: Vec<u64> = shares.map(|(now, before)| now.max(before)).collect();
+    pool.space.guarantee(volume.family(), &shares);
+    claims.extend(left_over(pool, volume, size));
+    Ok(claim_all(pool, volume, claims).await?)
+}
+
+/// Extents of a volume behind its end, which an interrupted change has left, with their numbers in the volume, as far as
+/// a volume of `size` blocks has them.
+fn left_over(pool: &PoolCore, volume: &PoolVolume, size: u64) -> Vec<(u32, u32)> {
+    let behind = pool.layout.extents_of(volume.blocks.get())..pool.layout.extents_of(size);
+    let there = behind.map(|index| (volume.extent(index), index as u32));
+    there.filter(|(extent, _)| *extent != 0).collect()
+}
+
+/// Gives a volume extents, free ones or those that it has behind its end, with their numbers in it. Each block of the
+/// table is written once. The caller holds `changes`.
+async fn claim_all(
+    pool: &PoolCore,
+    volume: &PoolVolume,
+    mut claims: Vec<(u32, u32)>,
+) -> Result<(), DeviceError> {
+    claims.sort_unstable();
+    let claimed = write_claims(pool, volume, &claims).await;
+    if !claims.is_empty() {
+        pool.table.borrow_mut().find_free();
+    }
+    claimed
+}
+
+async fn write_claims(
+    pool: &PoolCore,
+    volume: &PoolVolume,
+    claims: &[(u32, u32)],
+) -> Result<(), DeviceError> {
+    let birth = volume.snapshots.borrow().last().map_or(0, |latest| latest.number());
+    let owner_block = |(extent, _): &(u32, u32)| pool.layout.owner_block(*extent);
+    for of_block in claims.chunk_by(|a, b| owner_block(a) == owner_block(b)) {
+        for (extent, _) in of_block {
+            give_way().await;
+            pool.empty(*extent).await?;
+        }
+        let owner = |(_, index): &(u32, u32)| ExtentOwner::new(volume.slot, *index, birth);
+        pool.write_owners(owner_block(&of_block[0]), |of| {
+            let found = of_block.binary_search_by_key(&of, |(extent, _)| *extent);
+            found.ok().map(|place| owner(&of_block[place]))
+        })
+        .await?;
+        for claim @ (extent, index) in of_block {
+            pool.table.borrow_mut().assign(*extent, owner(claim));
+            pool.space.set_family(*extent, volume.family());
+            volume.set_extent(*index, *extent, birth);
+        }
+    }
+    Ok(())
+}
+
 impl PoolCore {
-    /// Number of the extents of a volume of `size` blocks in each shard, and the numbers in the volume of those that it
-    /// lacks.
-    fn extents_by_shard(&self, volume: &PoolVolume, size: u64) -> (Vec<u64>, Vec<u32>) {
-        let (mut by_shard, mut missing) = (vec![0; self.space.shards()], Vec::new());
-        let (table, all) = (self.table.borrow(), self.layout.extents_of(size));
-        work((all / EXTENTS_IN_UNIT) as u32);
-        for index in 0..all {
-            match volume.extent(index) {
-                0 => missing.push(index as u32),
-                extent => by_shard[table.shard(extent)] += 1,
-            }
-        }
-        (by_shard, missing)
-    }
-
-    fn divided(&self, size: u64, blocks: u64) -> DividedGuarantee {
-        DividedGuarantee { blocks, size, extent_blocks: self.layout.extent_blocks.into() }
-    }
-
-    /// Blocks that each shard sets aside for a volume with so many extents there.
-    fn shares(&self, by_shard: &[u64], size: u64, guaranteed: u64) -> Vec<u64> {
-        match by_shard {
-            [_] => vec![guaranteed],
-            _ => by_shard.iter().map(|extents| self.divided(size, guaranteed).share(*extents)).collect(),
-        }
-    }
-
-    /// Sets aside what the record of a volume says. The caller holds `changes`.
-    pub fn settle_guarantee(&self, volume: &PoolVolume) {
-        let (size, guaranteed) = (volume.blocks.get(), volume.record.borrow().guaranteed);
-        let by_shard = match guaranteed {
-            0 => Vec::new(),
-            _ => self.shares(&self.extents_by_shard(volume, size).0, size, guaranteed),
-        };
-        self.space.guarantee(volume.family(), &by_shard);
-    }
-
-    /// The free extents that a volume of a pool of several shards lacks for a guarantee.
-    ///
-    /// # Errors
-    /// The room, or the extents, do not suffice in some shard.
-    fn place(&self, volume: &PoolVolume, size: u64, guaranteed: u64) -> Result<PlacedExtents, PoolError> {
-        let (mut by_shard, missing) = self.extents_by_shard(volume, size);
-        let mut needed = needed(self, volume, size);
-        needed.add(&needed_by_others(self, volume.family()));
-        check_free_extents(self, &needed)?;
-        let table = self.table.borrow();
-        let of_shard = |(shard, core): (usize, &Rc<VolumeCore>)| ShardRoom {
-            extents: by_shard[shard],
-            free: (table.free_in(shard).len() as u64).saturating_sub(needed.by_shard[shard]),
-            room: core.state.borrow().space.guaranteeable(volume.family()) / GRAINS as u64,
-        };
-        let shards: Vec<ShardRoom> = self.space.cores().iter().enumerate().map(of_shard).collect();
-        let divided = self.divided(size, guaranteed);
-        if !divided.fits(&shards) {
-            let most = divided.most(&shards);
-            return Err(PoolError::NotGuaranteeable { blocks: guaranteed, most });
-        }
-        let mut free: Vec<_> = (0..shards.len()).map(|shard| table.free_in(shard).iter().rev()).collect();
-        let mut claims = Vec::new();
-        for (shard, index) in divided.distribute(&shards).into_iter().zip(missing) {
-            by_shard[shard] += 1;
-            claims.extend(free[shard].next().map(|extent| (*extent, index)));
-        }
-        Ok(PlacedExtents { claims, by_shard })
+    /// Of some shards, those of which a family may take a free extent.
+    pub fn claimable(&self, family: u16, shards: Range<usize>) -> impl Iterator<Item = usize> {
+        let (needed, table) = (needed_by_others(self, family), self.table.borrow());
+        let has_spare = table.free_extents() as u64 > needed.all();
+        shards.filter(move |shard| has_spare && table.free_in(*shard).len() as u64 > needed.by_shard[*shard])
     }
 
     /// Checks that a volume in a pool of several shards can have this size and guarantee. The caller holds `changes`.
@@ -319,72 +392,17 @@ impl PoolCore {
     /// # Errors
     /// The room, or the extents, do not suffice.
     pub fn check_guarantee(&self, volume: &PoolVolume, size: u64, guaranteed: u64) -> Result<(), PoolError> {
-        self.place(volume, size, guaranteed).map(drop)
+        place(self, volume, size, guaranteed).map(drop)
     }
 
-    /// Sets room aside for a volume in a pool of several shards that is to have this size and guarantee, beside what is set
-    /// aside for it already, and gives it all of its extents. The caller holds `changes`.
-    ///
-    /// # Errors
-    /// The room, or the extents, do not suffice, and nothing was changed; those of the device.
-    async fn take_extents(&self, volume: &PoolVolume, size: u64, guaranteed: u64) -> Result<(), VolumeError> {
-        let PlacedExtents { mut claims, by_shard } = self.place(volume, size, guaranteed)?;
-        let (former_size, former) = (volume.blocks.get(), volume.record.borrow().guaranteed);
-        let before = self.shares(&self.extents_by_shard(volume, former_size).0, former_size, former);
-        let shares = self.shares(&by_shard, size, guaranteed).into_iter().zip(before);
-        let shares: Vec<u64> = shares.map(|(now, before)| now.max(before)).collect();
-        self.space.guarantee(volume.family(), &shares);
-        claims.extend(self.left_over(volume, size));
-        Ok(self.claim_all(volume, claims).await?)
-    }
-
-    /// Extents of a volume behind its end, which an interrupted change has left, with their numbers in the volume, as far as
-    /// a volume of `size` blocks has them.
-    fn left_over(&self, volume: &PoolVolume, size: u64) -> Vec<(u32, u32)> {
-        let behind = self.layout.extents_of(volume.blocks.get())..self.layout.extents_of(size);
-        let there = behind.map(|index| (volume.extent(index), index as u32));
-        there.filter(|(extent, _)| *extent != 0).collect()
-    }
-
-    /// Gives a volume extents, free ones or those that it has behind its end, with their numbers in it. Each block of the
-    /// table is written once. The caller holds `changes`.
-    async fn claim_all(&self, volume: &PoolVolume, mut claims: Vec<(u32, u32)>) -> Result<(), DeviceError> {
-        claims.sort_unstable();
-        let claimed = self.write_claims(volume, &claims).await;
-        if !claims.is_empty() {
-            self.table.borrow_mut().find_free();
-        }
-        claimed
-    }
-
-    async fn write_claims(&self, volume: &PoolVolume, claims: &[(u32, u32)]) -> Result<(), DeviceError> {
-        let birth = volume.snapshots.borrow().last().map_or(0, |latest| latest.number());
-        let owner_block = |(extent, _): &(u32, u32)| self.layout.owner_block(*extent);
-        for of_block in claims.chunk_by(|a, b| owner_block(a) == owner_block(b)) {
-            for (extent, _) in of_block {
-                give_way().await;
-                self.empty(*extent).await?;
-            }
-            let owner = |(_, index): &(u32, u32)| ExtentOwner::new(volume.slot, *index, birth);
-            self.write_owners(owner_block(&of_block[0]), |of| {
-                let found = of_block.binary_search_by_key(&of, |(extent, _)| *extent);
-                found.ok().map(|place| owner(&of_block[place]))
-            })
-            .await?;
-            for claim @ (extent, index) in of_block {
-                self.table.borrow_mut().assign(*extent, owner(claim));
-                self.space.set_family(*extent, volume.family());
-                volume.set_extent(*index, *extent, birth);
-            }
-        }
-        Ok(())
-    }
-
-    /// Of some shards, those of which a family may take a free extent.
-    pub fn claimable(&self, family: u16, shards: Range<usize>) -> impl Iterator<Item = usize> {
-        let (needed, table) = (needed_by_others(self, family), self.table.borrow());
-        let has_spare = table.free_extents() as u64 > needed.all();
-        shards.filter(move |shard| has_spare && table.free_in(*shard).len() as u64 > needed.by_shard[*shard])
+    /// Sets aside what the record of a volume says. The caller holds `changes`.
+    pub fn settle_guarantee(&self, volume: &PoolVolume) {
+        let (size, guaranteed) = (volume.blocks.get(), volume.record.borrow().guaranteed);
+        let by_shard = match guaranteed {
+            0 => Vec::new(),
+            _ => shares(self, &extents_by_shard(self, volume, size).0, size, guaranteed),
+        };
+        self.space.guarantee(volume.family(), &by_shard);
     }
 
     /// Prepares that a volume gets this record: checks that its guarantee can be kept then, and sets aside what it needs
@@ -412,8 +430,8 @@ impl PoolCore {
                 Ok(())
             }
             (1, false) => Ok(()),
-            (_, true) => self.take_extents(volume, size, guaranteed).await,
-            (_, false) => Ok(self.claim_all(volume, self.left_over(volume, size)).await?),
+            (_, true) => take_extents(self, volume, size, guaranteed).await,
+            (_, false) => Ok(claim_all(self, volume, left_over(self, volume, size)).await?),
         }
     }
 

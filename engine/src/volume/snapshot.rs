@@ -68,6 +68,36 @@ impl Kin for PoolKin {
     }
 }
 
+/// Passes on what a snapshot keeps in an extent to the one before it.
+async fn pass_on(
+    pool: &PoolCore,
+    snapshot: &PoolVolume,
+    before: &PoolVolume,
+    (extent, index): (u32, u32),
+) -> Result<(), VolumeError> {
+    assert!(
+        before.number() < snapshot.number(),
+        "snapshot {} passes on blocks to snapshot {}",
+        snapshot.number(),
+        before.number()
+    );
+    let changing = pool.changes.take().await;
+    let own = before.extent(index.into());
+    if own == 0 {
+        let owner = ExtentOwner::new(before.slot, index, 0);
+        pool.write_owners(pool.layout.owner_block(extent), |of| (of == extent).then_some(owner)).await?;
+        pool.table.borrow_mut().give(extent, owner);
+        snapshot.set_extent(index, 0, 0);
+        before.set_extent(index, extent, 0);
+        return Ok(());
+    }
+    drop(changing);
+    let _passing = pool.passing.take().await;
+    let (from, to) = (pool.layout.start(extent), pool.layout.start(own));
+    let merge = MapChange::Merge(pool.space.distance(to, from));
+    Ok(pool.space.change(to, pool.layout.extent_blocks.into(), merge).await?)
+}
+
 impl PoolCore {
     /// The volume in a slot.
     fn at(&self, slot: u32) -> Option<Rc<PoolVolume>> {
@@ -370,7 +400,7 @@ impl PoolCore {
             for (extent, index) in snapshot.sorted_extents() {
                 // Without an extent of the volume it has holes alone.
                 if head.extent(index.into()) != 0 && head.birth(index.into()) < before.number() {
-                    self.pass_on(snapshot, &before, (extent, index)).await?;
+                    pass_on(self, snapshot, &before, (extent, index)).await?;
                 }
             }
         }
@@ -382,36 +412,6 @@ impl PoolCore {
         self.free_volume(snapshot).await?;
         head.snapshots.borrow_mut().retain(|other| !Rc::ptr_eq(other, snapshot));
         Ok(())
-    }
-
-    /// Passes on what a snapshot keeps in an extent to the one before it.
-    async fn pass_on(
-        &self,
-        snapshot: &PoolVolume,
-        before: &PoolVolume,
-        (extent, index): (u32, u32),
-    ) -> Result<(), VolumeError> {
-        assert!(
-            before.number() < snapshot.number(),
-            "snapshot {} passes on blocks to snapshot {}",
-            snapshot.number(),
-            before.number()
-        );
-        let changing = self.changes.take().await;
-        let own = before.extent(index.into());
-        if own == 0 {
-            let owner = ExtentOwner::new(before.slot, index, 0);
-            self.write_owners(self.layout.owner_block(extent), |of| (of == extent).then_some(owner)).await?;
-            self.table.borrow_mut().give(extent, owner);
-            snapshot.set_extent(index, 0, 0);
-            before.set_extent(index, extent, 0);
-            return Ok(());
-        }
-        drop(changing);
-        let _passing = self.passing.take().await;
-        let (from, to) = (self.layout.start(extent), self.layout.start(own));
-        let merge = MapChange::Merge(self.space.distance(to, from));
-        Ok(self.space.change(to, self.layout.extent_blocks.into(), merge).await?)
     }
 
     /// Gives a volume the contents of its latest snapshot, and at least its size. Its requests wait meanwhile.
