@@ -38,6 +38,12 @@ fn snapshot(scene: &Scene, volume: &str, name: &str) -> Result<(), VolumeError> 
     scene.run(scene.pool.snapshot(vec![new])).map(drop)
 }
 
+/// The scene behind a flush of a volume and a power cut.
+fn flush_and_cut(scene: Scene, volume: &Volume) -> Scene {
+    scene.run(volume.flush()).unwrap();
+    scene.cut()
+}
+
 fn audit(scene: &Scene) {
     scene.run(scene.pool.audit()).unwrap();
     scene.run(scene.pool.space().audit()).unwrap();
@@ -52,12 +58,7 @@ fn guaranteed_room_stays_for_its_volume() {
         let large = add(&scene, "large", LARGE, 0).unwrap();
         (0..10).for_each(|at| write(&scene, &kept, at, 1).unwrap());
         let all = fill(&scene, &large, 0);
-        let scene = if cut {
-            scene.run(large.flush()).unwrap();
-            scene.cut()
-        } else {
-            scene
-        };
+        let scene = if cut { flush_and_cut(scene, &large) } else { scene };
         let [kept, large] = ["kept", "large"].map(|name| scene.pool.find(name).unwrap());
         assert_eq!((kept.guaranteed(), large.guaranteed()), (BLOCKS, 0));
         assert_eq!(write(&scene, &large, all + 1, 1), full());
@@ -238,12 +239,7 @@ fn guaranteed_room_stays_in_each_shard() {
         (0..10).for_each(|at| write(&scene, &kept, at, 1).unwrap());
         fill_shards(&scene, &large);
         scene.run(kept.grow(3 * BLOCKS)).unwrap();
-        let scene = if cut {
-            scene.run(large.flush()).unwrap();
-            scene.cut()
-        } else {
-            scene
-        };
+        let scene = if cut { flush_and_cut(scene, &large) } else { scene };
         let [kept, large] = ["kept", "large"].map(|name| scene.pool.find(name).unwrap());
         assert_eq!((kept.guaranteed(), kept.blocks()), (3 * BLOCKS, 3 * BLOCKS));
         let set_aside = scene.pool.space().status().set_aside_bytes / BLOCK as u64;

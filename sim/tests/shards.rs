@@ -99,8 +99,8 @@ fn requests_that_span_shards_are_served_and_survive_restarts() {
     }
 }
 
-/// Data that a shard has lost may have been acknowledged. And what it was to record may be on the device: that there is a
-/// snapshot, for example, in which later writes of the other shards must not be.
+/// Data that a shard has lost may have been acknowledged. A record whose write failed may be on the device, for example
+/// that of a snapshot, which must not contain later writes to the other shards.
 #[test]
 fn failed_write_of_one_shard_stops_all() {
     for shard in 0..SHARDS {

@@ -163,6 +163,11 @@ struct NeededExtents {
 }
 
 impl NeededExtents {
+    /// None, in a pool of so many shards.
+    fn none(shards: usize) -> NeededExtents {
+        NeededExtents { by_shard: vec![0; shards], anywhere: 0 }
+    }
+
     fn all(&self) -> u64 {
         self.by_shard.iter().sum::<u64>() + self.anywhere
     }
@@ -176,7 +181,7 @@ impl NeededExtents {
 /// Extents that a volume of `size` blocks with a guarantee, and its latest snapshot, may still need.
 fn needed(pool: &PoolCore, volume: &PoolVolume, size: u64) -> NeededExtents {
     let all = pool.layout.extents_of(size);
-    let mut needed = NeededExtents { by_shard: vec![0; pool.space.shards()], anywhere: 0 };
+    let mut needed = NeededExtents::none(pool.space.shards());
     let latest = volume.snapshots.borrow().iter().rfind(|snapshot| !snapshot.is_removed()).cloned();
     if pool.space.shards() == 1 {
         let lacks = |volume: &PoolVolume| all.saturating_sub(volume.extent_count());
@@ -202,7 +207,7 @@ fn needed_by_others(pool: &PoolCore, family: u16) -> NeededExtents {
     let is_other = |volume: &&Rc<PoolVolume>| {
         volume.record.borrow().guaranteed > 0 && !volume.is_removed() && volume.family() != family
     };
-    let mut sum = NeededExtents { by_shard: vec![0; pool.space.shards()], anywhere: 0 };
+    let mut sum = NeededExtents::none(pool.space.shards());
     for volume in volumes.values().filter(is_other) {
         sum.add(&needed(pool, volume, volume.blocks.get()));
     }
@@ -212,6 +217,15 @@ fn needed_by_others(pool: &PoolCore, family: u16) -> NeededExtents {
 /// Number of free extents that only volumes with guarantees may take.
 pub fn extents_set_aside(pool: &PoolCore) -> u64 {
     needed_by_others(pool, 0).all()
+}
+
+/// Checks that enough extents are free if a volume has `size` blocks and a guarantee; returns those that it and others
+/// with guarantees need.
+fn check_extents(pool: &PoolCore, volume: &PoolVolume, size: u64) -> Result<NeededExtents, PoolError> {
+    let mut all = needed(pool, volume, size);
+    all.add(&needed_by_others(pool, volume.family()));
+    check_free_extents(pool, &all)?;
+    Ok(all)
 }
 
 /// Checks that so many extents are free, also in each shard that has to have some.
@@ -229,7 +243,7 @@ fn check_free_extents(pool: &PoolCore, needed: &NeededExtents) -> Result<(), Poo
 /// Checks that the extents suffice for the guarantees if these volumes get snapshots. The caller holds `changes`.
 pub fn check_snapshot_addresses(pool: &PoolCore, heads: &[Rc<PoolVolume>]) -> Result<(), PoolError> {
     let is_guaranteed = |head: &&Rc<PoolVolume>| head.record.borrow().guaranteed > 0;
-    let mut more = NeededExtents { by_shard: vec![0; pool.space.shards()], anywhere: 0 };
+    let mut more = NeededExtents::none(pool.space.shards());
     for head in heads.iter().filter(is_guaranteed) {
         match pool.space.shards() {
             1 => more.anywhere += pool.layout.extents_of(head.blocks.get()),
@@ -284,9 +298,7 @@ fn place(
     guaranteed: u64,
 ) -> Result<PlacedExtents, PoolError> {
     let (mut by_shard, missing) = extents_by_shard(pool, volume, size);
-    let mut needed = needed(pool, volume, size);
-    needed.add(&needed_by_others(pool, volume.family()));
-    check_free_extents(pool, &needed)?;
+    let needed = check_extents(pool, volume, size)?;
     let table = pool.table.borrow();
     let of_shard = |(shard, core): (usize, &Rc<VolumeCore>)| ShardRoom {
         extents: by_shard[shard],
@@ -308,8 +320,8 @@ fn place(
     Ok(PlacedExtents { claims, by_shard })
 }
 
-/// Sets room aside for a volume in a pool of several shards that is to have this size and guarantee, beside what is set
-/// aside for it already, and gives it all of its extents. The caller holds `changes`.
+/// Gives a volume in a pool of several shards all extents of this size, and sets aside its shares of this guarantee, or the
+/// former ones where these are larger. The caller holds `changes`.
 ///
 /// # Errors
 /// The room, or the extents, do not suffice, and nothing was changed; those of the device.
@@ -405,8 +417,9 @@ impl PoolCore {
         self.space.guarantee(volume.family(), &by_shard);
     }
 
-    /// Prepares that a volume gets this record: checks that its guarantee can be kept then, and sets aside what it needs
-    /// beside what it needs now. [`PoolCore::settle_guarantee`] has to follow. The caller holds `changes`.
+    /// Sets aside the room that a volume needs for this record, before the record is written. In a pool of several shards the
+    /// volume also gets its extents, and former shares that are larger stay: [`PoolCore::settle_guarantee`] has to follow. The
+    /// caller holds `changes`.
     ///
     /// # Errors
     /// The room, or the extents, do not suffice, and nothing was changed; those of the device.
@@ -423,9 +436,7 @@ impl PoolCore {
                 if is_raised {
                     check_room_for(self.space.first(), volume.family(), guaranteed)?;
                 }
-                let mut needed = needed(self, volume, size);
-                needed.add(&needed_by_others(self, volume.family()));
-                check_free_extents(self, &needed)?;
+                check_extents(self, volume, size)?;
                 self.space.guarantee(volume.family(), &[guaranteed]);
                 Ok(())
             }

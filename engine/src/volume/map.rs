@@ -205,7 +205,7 @@ impl PagedMap {
         }
         if self.is_frozen(slot) && !self.at_cut.contains_key(&(page as u32)) {
             // The checkpoint in progress still has to write the entries at the cut.
-            let all = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
+            let all = self.entries(slot).into();
             self.at_cut.insert(page as u32, all);
         }
         self.put(slot, index as usize, place);
@@ -216,7 +216,7 @@ impl PagedMap {
     /// The slot of a page that has one; counts as a use of it.
     fn slot(&mut self, page: u32) -> Option<usize> {
         if self.last.0 != page {
-            self.last = (page, self.number(page)? as u32);
+            self.last = (page, self.slot_of(page)? as u32);
         }
         let slot = self.last.1 as usize;
         self.slots[slot].used = true;
@@ -224,7 +224,7 @@ impl PagedMap {
     }
 
     /// The slot of a page that has one.
-    fn number(&self, page: u32) -> Option<usize> {
+    fn slot_of(&self, page: u32) -> Option<usize> {
         let number = self.numbers[page as usize];
         (number != 0 && number & PACKED == 0).then(|| number as usize - 1)
     }
@@ -239,6 +239,10 @@ impl PagedMap {
         let (tables, at) = (&self.tables[slot / PAGES], first_of(slot) + index);
         let shape = if self.slots[slot].shaped { tables.shapes[at] } else { 0 };
         address::shaped(tables.blocks[at], shape)
+    }
+
+    fn entries(&self, slot: usize) -> Vec<Address> {
+        (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect()
     }
 
     fn put(&mut self, slot: usize, index: usize, place: Address) {
@@ -278,7 +282,7 @@ impl PagedMap {
 
     /// Whether the page is in memory, and not packed.
     pub fn is_here(&self, page: u32) -> bool {
-        self.number(page).is_some()
+        self.slot_of(page).is_some()
     }
 
     /// Whether the page can be looked up and changed without reading the device.
@@ -306,8 +310,8 @@ impl PagedMap {
         if let Some(number) = self.number_packed(page) {
             return Some(self.packed.entries(number));
         }
-        match self.number(page) {
-            Some(slot) => Some((0..FANOUT as usize).map(|index| self.entry(slot, index)).collect()),
+        match self.slot_of(page) {
+            Some(slot) => Some(self.entries(slot)),
             None => (self.directory[page as usize] == 0).then(|| vec![0; FANOUT as usize]),
         }
     }
@@ -419,7 +423,7 @@ impl PagedMap {
     /// Packs the page in a slot, which is free then, if that makes it much smaller; whether it does.
     fn pack(&mut self, slot: usize) -> bool {
         let page = self.slots[slot].page;
-        let entries: Vec<Address> = (0..FANOUT as usize).map(|index| self.entry(slot, index)).collect();
+        let entries = self.entries(slot);
         let number = self.packed.add(page, &entries);
         number.into_iter().for_each(|number| self.numbers[page as usize] = number as u32 | PACKED);
         number.is_some()
@@ -428,7 +432,7 @@ impl PagedMap {
     /// Removes a free slot, which the last one replaces. Returns the number of `other` then, another free slot.
     fn remove_slot(&mut self, slot: usize, other: usize) -> usize {
         let last = self.slots.len() - 1;
-        let entries: Vec<Address> = (0..FANOUT as usize).map(|index| self.entry(last, index)).collect();
+        let entries = self.entries(last);
         self.slots.swap_remove(slot);
         if self.tables.len() > self.slots.len().div_ceil(PAGES) + 1 {
             self.tables.pop();
@@ -476,7 +480,7 @@ impl PagedMap {
 
     /// Ends a [`PagedMap::pin`].
     pub fn unpin(&mut self, page: u32) {
-        let slot = self.number(page).filter(|slot| self.slots[*slot].pins > 0);
+        let slot = self.slot_of(page).filter(|slot| self.slots[*slot].pins > 0);
         assert!(slot.is_some(), "page {page} of the map was not kept in memory");
         slot.into_iter().for_each(|slot| self.slots[slot].pins -= 1);
     }
@@ -511,7 +515,7 @@ impl PagedMap {
 
     /// Entries of a frozen page, as they were at the cut.
     pub fn frozen(&self, page: u32) -> impl Iterator<Item = Address> {
-        let (at_cut, slot) = (self.at_cut.get(&page), self.number(page));
+        let (at_cut, slot) = (self.at_cut.get(&page), self.slot_of(page));
         let is_frozen = slot.is_some_and(|slot| self.is_frozen(slot));
         assert!(
             is_frozen,
@@ -645,7 +649,7 @@ mod tests {
                 prop_assert!(paged.slots.len() <= paged.most.max(pinned) && paged.most < budget.max(3));
                 prop_assert!(paged.bytes() <= budget.max(pinned) as u64 * PAGE_BYTES);
                 for page in 0..10 {
-                    let number = paged.number(page);
+                    let number = paged.slot_of(page);
                     prop_assert!(number.is_none_or(|slot| paged.slots[slot].page == page));
                     let entries = flat[page as usize * FANOUT as usize..].iter().take(FANOUT as usize);
                     let equals = |copy: Vec<Address>| copy.iter().zip(entries).all(|(copy, entry)| copy == entry);

@@ -1,6 +1,6 @@
 //! Pages of the map in little memory, as runs: entries that are equal, or of which each is the next place.
 //!
-//! What was written in order, or in large pieces, has few runs: a page of a sequential write takes a thirtieth of
+//! Data that was written in order, or in large pieces, has few runs: a page of a sequential write takes a thirtieth of
 //! [`PAGE_BYTES`], one of random writes of 64 KiB a tenth. A packed page is not changed in place; [`super::map`] unpacks it
 //! first.
 

@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-/// What a volume with a guarantee has in a shard, and what it may take there.
+/// Extents and room of one shard, for a volume with a guarantee.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShardRoom {
     /// Extents of the volume.

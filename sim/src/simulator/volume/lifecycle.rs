@@ -123,10 +123,8 @@ fn stop(world: &mut VolumeWorld) -> Result<(), Failure> {
 }
 
 /// Takes the volume of a recovery; `false` if that has failed since a command of the drive was made to fail.
-pub(super) fn take_up(world: &mut VolumeWorld, mut up: Result<Tested, String>) -> Result<bool, Failure> {
-    if world.model.struck_in_recovery {
-        up = after_background_work(world, up)?;
-    }
+pub(super) fn take_up(world: &mut VolumeWorld, up: Result<Tested, String>) -> Result<bool, Failure> {
+    let up = if world.model.struck_in_recovery { after_background_work(world, up)? } else { up };
     if world.model.struck_in_recovery
         && let Err(why) = &up
     {
